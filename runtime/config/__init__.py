@@ -1,0 +1,1 @@
+"""What runs: the plan, its digest, and where each value came from."""

@@ -1,0 +1,91 @@
+"""LaunchOrder and RunResult: what a supervisor is told, and what it says at the end."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from .plan import Frozen
+
+RunKind = Literal["smoke", "full", "rerun"]
+
+
+class Lease(Frozen):
+    """A smoke run lives only as long as the server that wants it: this process, told apart by its start time."""
+
+    pid: int
+    start_ticks: int = Field(description="field 22 of /proc/PID/stat")
+
+
+class LaunchSpec(Frozen):
+    """The rendered command of one run: pure data, shown to the approver."""
+
+    argv: tuple[str, ...] = Field(description="the engine's command line")
+    environment: dict[str, str] = Field(description="what the launcher adds to the plan's environment")
+    working_directory: str
+
+
+class LaunchOrder(Frozen):
+    """Everything the supervisor needs beside plan.json."""
+
+    run_id: str
+    kind: RunKind
+    plan_digest: str
+    spec: LaunchSpec
+    wall_time_s: float = Field(gt=0)
+    grace_s: float = Field(default=10.0, ge=0, description="between SIGTERM and SIGKILL")
+    disk_bytes: int = Field(gt=0)
+    lease: Lease | None = None
+
+
+class Claim(Frozen):
+    """Who owns a run: a supervisor, or a tombstone left by the server."""
+
+    owner: Literal["supervisor", "tombstone"]
+    pid: int
+    start_ticks: int
+    boot_id: str
+    time_s: float
+
+
+class Heartbeat(Frozen):
+    time_s: float
+    pid: int
+    start_ticks: int
+    boot_id: str
+    elapsed_s: float
+    disk_bytes: int
+    phase: Literal["prologue", "running", "stopping"]
+
+
+class RankFailure(Frozen):
+    """How one rank ended, if not well. `signal` is None when it exited by itself; `last_lines` are its own."""
+
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    signal_name: str = ""
+    time_s: float | None = None
+    message: str = ""
+    last_lines: tuple[str, ...] = ()
+
+
+ResultState = Literal["succeeded", "failed", "cancelled", "stopped_at_limit"]
+
+
+class RunResult(Frozen):
+    """The supervisor's last word. Times are seconds since the epoch, UTC."""
+
+    run_id: str
+    state: ResultState
+    reason: str
+    exit_code: int | None
+    started_at_s: float
+    ended_at_s: float
+    elapsed_s: float = Field(ge=0, description="monotonic time from the start of the job to its end")
+    disk_bytes: int
+    peak_memory_bytes: int | None = Field(
+        default=None, description="highest summed RSS of the job's processes; None: not measured"
+    )
+    failures: tuple[RankFailure, ...] = ()
+    signals_sent: tuple[str, ...] = ()
+    survivors: tuple[int, ...] = Field(default=(), description="pids that could not be ended; empty is the promise")

@@ -1,0 +1,137 @@
+"""TrainingPlan: all that decides what a run does. `plan_digest` covers exactly this."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from .digest import digest_model
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _relative(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/") or not path:
+        raise ValueError(f"{path!r} is not a relative path inside the tree")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_relative)]
+
+
+class Frozen(BaseModel):
+    """The base of every model that crosses a door or lies in a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CodeFile(Frozen):
+    path: RelativePath
+    sha256: Digest
+    size_bytes: int = Field(ge=0)
+    executable: bool = False
+
+
+class CodeSnapshot(Frozen):
+    """The content-addressed copy of the user's code; `entry` is the script, relative to the tree."""
+
+    origin: str = Field(description="absolute path of the directory that was copied")
+    entry: RelativePath
+    sha256: Digest
+    files: tuple[CodeFile, ...]
+
+
+DataRole = Literal["train", "validation", "holdout", "other"]
+
+
+class DataFile(Frozen):
+    """One declared data file. `mode` says whether the digest covers every byte."""
+
+    role: DataRole
+    path: str = Field(description="absolute path")
+    size_bytes: int = Field(ge=0)
+    sha256: Digest
+    mode: Literal["full", "sampled"] = "full"
+
+
+class Interpreter(Frozen):
+    """The Python that trains, asked in a process of its own."""
+
+    executable: str
+    version: str
+    packages: dict[str, str] = Field(description="installed distribution -> version")
+
+
+class ProcessLayout(Frozen):
+    """How many processes on how many nodes, on which kind of device, started by which launcher."""
+
+    num_processes: int = Field(ge=1, le=4096, description="total over all nodes")
+    num_nodes: int = Field(default=1, ge=1)
+    device: str = Field(default="cpu", description="device kind: cpu, cuda, mps or xla")
+    launcher: str = "local"
+
+
+class SmokeSettings(Frozen):
+    """The small run: the arguments that make it small, and the evidence it must show."""
+
+    args: tuple[str, ...] = Field(description="arguments of the smoke run, in place of the plan's")
+    num_steps: int = Field(default=12, ge=6, le=10_000)
+    loss: str = Field(default="loss", description="name of the metric that must be finite and fall")
+    wall_time_s: float = Field(default=300.0, gt=0)
+
+
+class Evaluation(Frozen):
+    """How the server scores predictions on held-out rows. All paths but `predictions` are declared data files."""
+
+    predictions: str = Field(description="predictions file; relative paths are inside the run directory")
+    holdout: str = Field(description="absolute path of the hold-out file with ids and labels")
+    train: str | None = Field(default=None, description="absolute path of the training file, for the baselines")
+    id_column: str = "id"
+    label_column: str = "label"
+    prediction_column: str = "prediction"
+    task: Literal["classification", "regression"] = "classification"
+    metrics: tuple[str, ...] = ("accuracy",)
+    baselines: tuple[Literal["majority", "mean", "linear"], ...] = ()
+
+
+class Ceilings(Frozen):
+    """What the run may use at most; the supervisor enforces them."""
+
+    wall_time_s: float = Field(gt=0)
+    max_retries: int = Field(default=0, ge=0, le=10)
+    disk_bytes: int = Field(default=20 * 2**30, gt=0)
+    cost: float | None = Field(default=None, ge=0, description="None: no price is known")
+    currency: str = ""
+
+
+Origin = Literal["argument", "user", "assumption", "file", "default"]
+
+
+class Setting(Frozen):
+    """One resolved value that affects the result, and who said so."""
+
+    name: str
+    value: str
+    origin: Origin
+
+
+class TrainingPlan(Frozen):
+    """What runs, and nothing else. Two equal plans have equal digests on every machine."""
+
+    schema_version: Literal[1] = 1
+    argv: tuple[str, ...] = Field(description="arguments of the script in the full run; {run_dir} expands")
+    environment: dict[str, str] = Field(description="the job's whole environment, less what the launcher sets")
+    inherited: tuple[str, ...] = Field(default=(), description="secret variables passed by name, values never stored")
+    code: CodeSnapshot
+    data: tuple[DataFile, ...]
+    interpreter: Interpreter
+    layout: ProcessLayout
+    seed: int | None
+    smoke: SmokeSettings
+    evaluation: Evaluation | None
+    ceilings: Ceilings
+    settings: tuple[Setting, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """plan_digest: SHA-256 over RFC 8785 JSON of the whole plan."""
+        return digest_model(self)

@@ -1,0 +1,85 @@
+"""The only reader of the environment inside workers: the variables that forerun sets, and those of the engine."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ConfigurationError
+
+RUN_MARKER = "FORERUN_RUN"
+RUN_DIR = "FORERUN_RUN_DIR"
+SMOKE_STEPS = "FORERUN_SMOKE_STEPS"
+MIXED_PRECISION = "FORERUN_MIXED_PRECISION"
+CPU_ONLY = "FORERUN_CPU"
+DEVICE = "FORERUN_DEVICE"
+
+
+@dataclass(frozen=True)
+class WorkerEnvironment:
+    """What a worker process was told by whoever started it.
+
+    Attributes:
+        run_id: the run's marker, present in every process of the job; empty outside a run.
+        run_dir: the run directory; None when the script was started by hand.
+        smoke_steps: number of optimizer steps after which prepared loaders end; None in a full run.
+        rank, world_size, local_rank, local_world_size: as torchrun sets them (0, 1, 0, 1 without it).
+        mixed_precision, device: defaults for Accelerator given at launch; empty when none was.
+    """
+
+    run_id: str
+    run_dir: Path | None
+    smoke_steps: int | None
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    mixed_precision: str
+    device: str
+
+
+def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironment:
+    """Read and check the worker's variables.
+
+    Raises:
+        ConfigurationError: a variable holds no integer where one is needed, or rank is outside the world.
+    """
+    source = os.environ if environ is None else environ
+    world_size = _integer(source, "WORLD_SIZE", 1, least=1)
+    rank = _integer(source, "RANK", 0, least=0)
+    if rank >= world_size:
+        raise ConfigurationError(
+            f"RANK={rank} with WORLD_SIZE={world_size}",
+            allowed=f"0 to {world_size - 1}",
+            next_step="start the script with `forerun launch` or torchrun, which set both",
+        )
+    run_dir = source.get(RUN_DIR, "")
+    smoke = source.get(SMOKE_STEPS, "")
+    return WorkerEnvironment(
+        run_id=source.get(RUN_MARKER, ""),
+        run_dir=Path(run_dir) if run_dir else None,
+        smoke_steps=_integer(source, SMOKE_STEPS, 0, least=1) if smoke else None,
+        rank=rank,
+        world_size=world_size,
+        local_rank=_integer(source, "LOCAL_RANK", 0, least=0),
+        local_world_size=_integer(source, "LOCAL_WORLD_SIZE", 1, least=1),
+        mixed_precision=source.get(MIXED_PRECISION, ""),
+        device=source.get(DEVICE, ""),
+    )
+
+
+def _integer(source: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = source.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ConfigurationError(
+            f"{name}={text!r} in the environment",
+            allowed=f"an integer of at least {least}",
+            next_step=f"unset {name}, or start the script with `forerun launch`",
+        )
+    return value

@@ -1,0 +1,96 @@
+"""Every path in a run directory. Nothing else in the project spells one of these names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """The files of one run below `root`; constructing it touches nothing."""
+
+    root: Path
+
+    @property
+    def plan(self) -> Path:
+        """The TrainingPlan, canonical JSON."""
+        return self.root / "plan.json"
+
+    @property
+    def launch(self) -> Path:
+        """The LaunchOrder: what the supervisor is to start, and its limits."""
+        return self.root / "launch.json"
+
+    @property
+    def claim(self) -> Path:
+        """Created with O_EXCL by the supervisor that owns the run, or by the server as a tombstone."""
+        return self.root / "claim.json"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Replaced about once a second by the supervisor while the job lives."""
+        return self.root / "heartbeat.json"
+
+    @property
+    def cancel(self) -> Path:
+        """Written by whoever wants the run stopped; the supervisor obeys it."""
+        return self.root / "cancel.json"
+
+    @property
+    def result(self) -> Path:
+        """The RunResult; its presence means that the run is over."""
+        return self.root / "result.json"
+
+    @property
+    def failures(self) -> Path:
+        """What the engine says of each failed rank (exit code or signal), written by the engine's wrapper."""
+        return self.root / "failures.json"
+
+    @property
+    def events(self) -> Path:
+        """Event records of the supervisor and of rank 0, JSON lines."""
+        return self.root / "events.jsonl"
+
+    @property
+    def code(self) -> Path:
+        """The read-only snapshot that runs."""
+        return self.root / "code"
+
+    @property
+    def work(self) -> Path:
+        """The working directory of every rank."""
+        return self.root / "work"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def supervisor_log(self) -> Path:
+        return self.logs / "supervisor.log"
+
+    @property
+    def engine_log(self) -> Path:
+        """What the launcher's engine (torchrun, srun) itself printed."""
+        return self.logs / "engine.log"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    def metrics(self, rank: int) -> Path:
+        """Metric records of one rank, JSON lines."""
+        return self.root / f"metrics.rank{rank}.jsonl"
+
+    def stdout(self, rank: int) -> Path:
+        return self.logs / f"rank{rank}.stdout.log"
+
+    def stderr(self, rank: int) -> Path:
+        return self.logs / f"rank{rank}.stderr.log"
+
+    def error(self, rank: int) -> Path:
+        """The exception that ended this rank, as JSON; absent if none did."""
+        return self.logs / f"rank{rank}.error.json"

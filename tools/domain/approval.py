@@ -1,0 +1,94 @@
+"""ApprovalRequest and Approval: what a human is asked, and the signed answer. `request_digest` binds the two."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from runtime.config.digest import digest_json
+from runtime.config.plan import Frozen
+
+from .reports import CostEstimate
+
+
+class AssuranceLevel(StrEnum):
+    """How sure we are that a human decided (docs/security.md). A0 and A1 never count as approval."""
+
+    SIMULATED = "simulated"
+    A2 = "A2"
+    A3 = "A3"
+    A4 = "A4"
+
+
+class ApprovalRequest(Frozen):
+    """Everything that an approval covers beside the plan itself. `shown` is the exact text put before the human."""
+
+    request_id: str
+    plan_id: str
+    plan_digest: str
+    smoke_digest: str
+    smoke_verdict: Literal["passed", "not_shown"]
+    estimate: CostEstimate
+    policy_version: str
+    requester: str
+    reason: str
+    nonce: str
+    created_at_s: float
+    expires_at_s: float
+
+    @property
+    def digest(self) -> str:
+        """request_digest: what the approver signs over."""
+        return digest_json(self.model_dump(mode="json"))
+
+
+class Decision(Frozen):
+    """The statement that is signed; it names the request by digest, so it fits no other."""
+
+    request_id: str
+    request_digest: str
+    plan_digest: str
+    decision: Literal["approve", "refuse"]
+    accepted_not_shown: tuple[str, ...] = Field(
+        default=(), description="evidence that the human accepts as missing, by name"
+    )
+    approver: str
+    key_id: str
+    level: AssuranceLevel
+    channel: str
+    shown_digest: str = Field(description="SHA-256 of the text that was shown")
+    note: str = ""
+    decided_at_s: float
+    nonce: str
+
+
+class Approval(Frozen):
+    """A decision in its DSSE envelope, as the store keeps it. `used_by` is the run that consumed it."""
+
+    decision: Decision
+    envelope: dict[str, Any]
+    used_by: str | None = None
+
+
+class ApproverKey(Frozen):
+    """An enrolled public key (Ed25519, SubjectPublicKeyInfo PEM)."""
+
+    key_id: str
+    approver: str
+    public_pem: str
+    level: AssuranceLevel
+    enrolled_at_s: float
+    removed_at_s: float | None = None
+
+
+class AuditRecord(Frozen):
+    """One link of the chain: `hash` covers all other fields, `previous` included."""
+
+    sequence: int
+    time_s: float
+    actor: str
+    event: str
+    subject: str
+    details: dict[str, Any]
+    previous: str
+    hash: str
