@@ -1,0 +1,26 @@
+"""Rules for the whole suite: with FORERUN_NO_SKIPS=1 a skipped test is a failed run."""
+
+import os
+
+import pytest
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped and _skips_are_errors():
+        terminalreporter.write_sep("=", "skipped, and FORERUN_NO_SKIPS is set", red=True, bold=True)
+        for report in skipped:
+            terminalreporter.write_line(f"{report.nodeid or report.location[0]}: {report.longrepr}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not _skips_are_errors():
+        return
+    if reporter.stats.get("skipped") and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skips_are_errors() -> bool:
+    return os.environ.get("FORERUN_NO_SKIPS", "") == "1"
