@@ -51,8 +51,8 @@ def prepare(data_set: str, directory: Path) -> list[Path]:
         found = hashlib.sha256(content).hexdigest()
         if wanted[f"{part}.csv"] != found:
             raise DigestMismatch(
-                f"{part}.csv of {data_set} would have digest {found}, {digests_file.name} says {wanted[f'{part}.csv']}. "
-                "Next: install the scikit-learn of constraints.txt."
+                f"{part}.csv of {data_set} would have digest {found}, "
+                f"{digests_file.name} says {wanted[f'{part}.csv']}. Next: install the scikit-learn of constraints.txt."
             )
         path = directory / f"{part}.csv"
         path.write_bytes(content)
