@@ -68,6 +68,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironm
     )
 
 
+def current_environment() -> dict[str, str]:
+    """A copy of this process's whole environment, for starting another one."""
+    return dict(os.environ)
+
+
 def _integer(source: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     text = source.get(name, "")
     if not text:

@@ -1,0 +1,1 @@
+"""How a run is started: one Protocol, one file per way of starting."""
