@@ -1,15 +1,15 @@
 """Two sets of predictions on the same rows: the difference, its interval, and a paired test."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .intervals import bonett_price, percentiles
-from .metrics import METRICS, Cells, Codes, Floats, Metric, Task, encode_classes
-from .resampling import NUM_RESAMPLES, Patterns, chunks_of, draw_counts, draw_rows, patterns_of
+from .metrics import METRICS, Cells, Codes, Floats, Metric, Task, encode_classes, row_statistics
+from .resampling import NUM_RESAMPLES, Patterns, chunks_of, draw_counts, draw_swaps, draw_weights, patterns_of
 from .significance import mcnemar_exact, permutation_p_value
 
 
@@ -33,60 +33,57 @@ def compare(
     """Compare two predictions of the same rows. Identical predictions differ by nothing, with p = 1."""
     rng = np.random.default_rng(seed)
     metrics = [METRICS[name] for name in names]
+    if list(first) == list(second):
+        return [_no_difference(metric.name, len(labels)) for metric in metrics]
     if task == "regression":
         arrays = [np.asarray(column, dtype=np.float64) for column in (labels, first, second)]
         return _compare_numbers(metrics, arrays, rng)
-    (truth, one, other), num_classes = encode_classes(labels, first, second)
-    return [_compare_classes(m, truth, one, other, num_classes, rng) for m in metrics]
+    codes, num_classes = encode_classes(labels, first, second)
+    return _compare_classes(metrics, codes, num_classes, rng)
 
 
 def _compare_numbers(metrics: Sequence[Metric], arrays: Sequence[Floats], rng: np.random.Generator) -> list[Comparison]:
     labels, first, second = arrays
     n = len(labels)
-    if np.array_equal(first, second):
-        return [_no_difference(metric.name, n) for metric in metrics]
-    drawn: dict[str, list[Floats]] = {m.name: [] for m in metrics}
-    swapped: dict[str, list[Floats]] = {m.name: [] for m in metrics}
-    for rows in draw_rows(n, rng):
-        swap = rng.integers(0, 2, size=rows.shape, dtype=np.bool_)
-        one, other = np.where(swap, second, first), np.where(swap, first, second)
-        for metric in metrics:
-            drawn[metric.name].append(_row_difference(metric, labels[rows], first[rows], second[rows]))
-            swapped[metric.name].append(_row_difference(metric, labels[None], one, other))
-    return [
-        _result(
-            metric.name,
-            float(_row_difference(metric, labels[None], first[None], second[None])[0]),
-            np.concatenate(drawn[metric.name]),
-            np.concatenate(swapped[metric.name]),
-            n,
-        )
-        for metric in metrics
-    ]
-
-
-def _row_difference(metric: Metric, labels: Floats, first: Floats, second: Floats) -> Floats:
-    assert metric.of_rows is not None
-    return metric.of_rows(labels, first) - metric.of_rows(labels, second)
+    one, other = row_statistics(labels, first), row_statistics(labels, second)
+    mean_one, mean_other = one.mean(axis=0)[None], other.mean(axis=0)[None]
+    both = np.concatenate([one, other], axis=1)
+    drawn = np.concatenate([weights @ both for weights in draw_weights(n, rng)])
+    shifts = np.concatenate([swaps @ ((other - one) / n) for swaps in draw_swaps(n, rng)])
+    results = []
+    for metric in metrics:
+        assert metric.of_means is not None
+        of_means = metric.of_means
+        observed = float((of_means(mean_one) - of_means(mean_other))[0])
+        draws = of_means(drawn[:, :4]) - of_means(drawn[:, 4:])
+        swapped = of_means(mean_one + shifts) - of_means(mean_other - shifts)
+        results.append(_result(metric.name, observed, draws, swapped, n))
+    return results
 
 
 def _compare_classes(
-    metric: Metric, truth: Codes, first: Codes, second: Codes, num_classes: int, rng: np.random.Generator
-) -> Comparison:
-    n = len(truth)
-    if np.array_equal(first, second):
-        return _no_difference(metric.name, n)
+    metrics: Sequence[Metric], codes: Sequence[Codes], num_classes: int, rng: np.random.Generator
+) -> list[Comparison]:
+    truth, first, second = codes
     patterns = patterns_of(truth, first, second)
-    observed = float(_differences(metric, patterns.counts[None].astype(np.float64), patterns, num_classes)[0])
-    draws = _drawn(metric, patterns, num_classes, rng, stratified=True)
-    if np.ptp(draws) < 1e-12:  # e.g. a perfect model against a constant: fixed classes leave nothing to vary
-        draws = _drawn(metric, patterns, num_classes, rng, stratified=False)
-    result = _result(metric.name, observed, draws, _swapped(metric, patterns, num_classes, rng), n)
-    if result.high - result.low < 1e-12:
-        low, high = _limits_by_class(truth, first, second)
-        result = replace(result, low=min(low, observed), high=max(high, observed))
-    if metric.name != "accuracy":
-        return result
+    fixed = _drawn(metrics, patterns, num_classes, rng, stratified=True)
+    swapped = _swapped(metrics, patterns, num_classes, rng)
+    results = []
+    for metric in metrics:
+        counts = patterns.counts[None].astype(np.float64)
+        observed = float(_difference(metric, counts, patterns, num_classes)[0])
+        draws = fixed[metric.name]
+        if np.ptp(draws) < 1e-12:  # e.g. a perfect model against a constant: fixed classes leave nothing to vary
+            draws = _drawn([metric], patterns, num_classes, rng, stratified=False)[metric.name]
+        result = _result(metric.name, observed, draws, swapped[metric.name], len(truth))
+        if result.high - result.low < 1e-12:
+            low, high = _limits_by_class(truth, first, second)
+            result = replace(result, low=min(low, observed), high=max(high, observed))
+        results.append(_with_mcnemar(result, truth, first, second) if metric.name == "accuracy" else result)
+    return results
+
+
+def _with_mcnemar(result: Comparison, truth: Codes, first: Codes, second: Codes) -> Comparison:
     only_first, only_second = _discordant(truth, first, second)
     test = f"exact McNemar ({only_first} rows right by the model alone, {only_second} by the baseline alone)"
     return replace(result, test=test, p_value=mcnemar_exact(only_first, only_second))
@@ -108,30 +105,44 @@ def _limits_by_class(truth: Codes, first: Codes, second: Codes) -> tuple[float, 
 
 
 def _drawn(
-    metric: Metric, patterns: Patterns, num_classes: int, rng: np.random.Generator, *, stratified: bool
-) -> Floats:
+    metrics: Sequence[Metric], patterns: Patterns, num_classes: int, rng: np.random.Generator, *, stratified: bool
+) -> dict[str, Floats]:
     chunks = draw_counts(patterns, rng, stratified=stratified)
     # A class that an unstratified resample lacks has no recall; such resamples are NaN and left out.
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.concatenate([_differences(metric, counts, patterns, num_classes) for counts in chunks])
+        return _differences(metrics, chunks, patterns, num_classes)
 
 
-def _swapped(metric: Metric, patterns: Patterns, num_classes: int, rng: np.random.Generator) -> Floats:
+def _swapped(
+    metrics: Sequence[Metric], patterns: Patterns, num_classes: int, rng: np.random.Generator
+) -> dict[str, Floats]:
     """Differences after each row's two predictions were swapped by a coin toss."""
     truth, first, second = patterns.columns
+    size = len(patterns.counts)
     twice = Patterns(
         (np.tile(truth, 2), np.concatenate([first, second]), np.concatenate([second, first])),
         np.tile(patterns.counts, 2),
     )
-    results = []
-    for chunk in chunks_of(NUM_RESAMPLES, len(patterns.counts)):
-        swaps = rng.binomial(patterns.counts, 0.5, size=(chunk, len(patterns.counts)))
-        counts = np.concatenate([patterns.counts - swaps, swaps], axis=1).astype(np.float64)
-        results.append(_differences(metric, counts, twice, num_classes))
-    return np.concatenate(results)
+
+    def tossed() -> Iterator[Floats]:
+        for chunk in chunks_of(NUM_RESAMPLES, size):
+            swaps = rng.binomial(patterns.counts, 0.5, size=(chunk, size))
+            yield np.concatenate([patterns.counts - swaps, swaps], axis=1).astype(np.float64)
+
+    return _differences(metrics, tossed(), twice, num_classes)
 
 
-def _differences(metric: Metric, counts: Floats, patterns: Patterns, num_classes: int) -> Floats:
+def _differences(
+    metrics: Sequence[Metric], chunks: Iterator[Floats], patterns: Patterns, num_classes: int
+) -> dict[str, Floats]:
+    pieces: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
+    for counts in chunks:
+        for metric in metrics:
+            pieces[metric.name].append(_difference(metric, counts, patterns, num_classes))
+    return {name: np.concatenate(values) for name, values in pieces.items()}
+
+
+def _difference(metric: Metric, counts: Floats, patterns: Patterns, num_classes: int) -> Floats:
     truth, first, second = patterns.columns
     assert metric.of_counts is not None
     one = metric.of_counts(counts, Cells(truth, first, num_classes))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .metrics import METRICS, Cells, Floats, Metric, Task, encode_classes
-from .resampling import NUM_RESAMPLES, draw_counts, draw_rows, patterns_of
+from .metrics import METRICS, Cells, Floats, Metric, Task, encode_classes, row_statistics
+from .resampling import NUM_RESAMPLES, draw_counts, draw_weights, patterns_of
 
 Z_95 = 1.959963984540054
 _LEAST_OF_EACH = 10
@@ -76,23 +76,19 @@ def _score_numbers(
     metrics: Sequence[Metric], labels: Floats, predictions: Floats, rng: np.random.Generator
 ) -> list[Score]:
     n = len(labels)
-    resampled: dict[str, list[Floats]] = {m.name: [] for m in metrics}
-    for rows in draw_rows(n, rng):
-        drawn_labels, drawn_predictions = labels[rows], predictions[rows]
-        for metric in metrics:
-            assert metric.of_rows is not None
-            resampled[metric.name].append(metric.of_rows(drawn_labels, drawn_predictions))
+    rows = row_statistics(labels, predictions)
+    means = np.concatenate([weights @ rows for weights in draw_weights(n, rng)])
     scores = []
     for metric in metrics:
-        assert metric.of_rows is not None
-        value = float(metric.of_rows(labels[None], predictions[None])[0])
-        draws = np.concatenate(resampled[metric.name])
+        assert metric.of_means is not None
+        value = float(metric.of_means(rows.mean(axis=0)[None])[0])
+        draws = metric.of_means(means)
         if math.isnan(value) or np.isnan(draws).all():
             scores.append(Score(metric.name, math.nan, math.nan, math.nan, n, "undefined: the labels do not vary"))
             continue
         low, high = percentiles(draws)
         method = f"percentile bootstrap of rows, {NUM_RESAMPLES} resamples"
-        if low == high:
+        if high - low < 1e-12:
             method += "; nothing varies between resamples, the interval tells nothing"
         scores.append(Score(metric.name, value, low, high, n, method))
     return scores

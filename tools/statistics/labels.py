@@ -75,6 +75,8 @@ def _kind(values: Sequence[Any], what: str) -> str:
         return "number"
     if len(kinds) > 1:
         raise InvalidInput(f"{what} mixes the types {', '.join(kinds)}", allowed="one type in a column")
+    if kinds and kinds[0] in ("list", "dict"):
+        raise InvalidInput(f"{what} holds values of type {kinds[0]}", allowed="text or numbers")
     return kinds[0] if kinds else "empty"
 
 

@@ -27,14 +27,14 @@ class Metric:
 
     Attributes:
         of_counts: (counts [b, m], cells) -> values [b], for classification.
-        of_rows: (labels [b, n], predictions [b, n]) -> values [b], for regression.
+        of_means: means [b, 4] of row_statistics -> values [b], for regression.
     """
 
     name: str
     task: Task
     higher_is_better: bool
     of_counts: Callable[[Floats, Cells], Floats] | None = None
-    of_rows: Callable[[Floats, Floats], Floats] | None = None
+    of_means: Callable[[Floats], Floats] | None = None
 
 
 def _accuracy(counts: Floats, cells: Cells) -> Floats:
@@ -65,20 +65,25 @@ def _macro_f1(counts: Floats, cells: Cells) -> Floats:
     return np.asarray(f1.mean(axis=1), dtype=np.float64)
 
 
-def _mae(labels: Floats, predictions: Floats) -> Floats:
-    return np.asarray(np.abs(predictions - labels).mean(axis=-1), dtype=np.float64)
+def row_statistics(labels: Floats, predictions: Floats) -> Floats:
+    """Per row [n, 4]: absolute error, squared error, label, squared label. Labels are centred first."""
+    errors, centred = predictions - labels, labels - labels.mean()
+    return np.stack([np.abs(errors), np.square(errors), centred, np.square(centred)], axis=1)
 
 
-def _rmse(labels: Floats, predictions: Floats) -> Floats:
-    return np.asarray(np.sqrt(np.square(predictions - labels).mean(axis=-1)), dtype=np.float64)
+def _mae(means: Floats) -> Floats:
+    return means[:, 0]
 
 
-def _r2(labels: Floats, predictions: Floats) -> Floats:
+def _rmse(means: Floats) -> Floats:
+    return np.asarray(np.sqrt(means[:, 1]), dtype=np.float64)
+
+
+def _r2(means: Floats) -> Floats:
     """1 - residual / total sum of squares; NaN where the labels do not vary."""
-    residual = np.square(predictions - labels).sum(axis=-1)
-    total = np.square(labels - labels.mean(axis=-1, keepdims=True)).sum(axis=-1)
-    missing = np.full_like(residual, np.nan)
-    return np.asarray(1 - np.divide(residual, total, out=missing, where=total > 0), dtype=np.float64)
+    total = means[:, 3] - np.square(means[:, 2])
+    ratio = np.divide(means[:, 1], total, out=np.full_like(total, np.nan), where=total > 1e-12 * (1 + means[:, 3]))
+    return np.asarray(1 - ratio, dtype=np.float64)
 
 
 METRICS: dict[str, Metric] = {
@@ -87,9 +92,9 @@ METRICS: dict[str, Metric] = {
         Metric("accuracy", "classification", True, of_counts=_accuracy),
         Metric("balanced_accuracy", "classification", True, of_counts=_balanced_accuracy),
         Metric("macro_f1", "classification", True, of_counts=_macro_f1),
-        Metric("mae", "regression", False, of_rows=_mae),
-        Metric("rmse", "regression", False, of_rows=_rmse),
-        Metric("r2", "regression", True, of_rows=_r2),
+        Metric("mae", "regression", False, of_means=_mae),
+        Metric("rmse", "regression", False, of_means=_rmse),
+        Metric("r2", "regression", True, of_means=_r2),
     )
 }
 

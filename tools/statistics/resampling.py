@@ -45,10 +45,19 @@ def draw_counts(
         yield counts
 
 
-def draw_rows(num_rows: int, rng: np.random.Generator, *, num: int = NUM_RESAMPLES) -> Iterator[NDArray[np.int32]]:
-    """Yield row numbers drawn with replacement in chunks [b, num_rows], `num` resamples in all."""
+def draw_weights(num_rows: int, rng: np.random.Generator, *, num: int = NUM_RESAMPLES) -> Iterator[Floats]:
+    """Yield how often each row is drawn, as a share of all draws, in chunks [b, num_rows]; each line sums to 1."""
     for chunk in chunks_of(num, num_rows):
-        yield rng.integers(0, num_rows, size=(chunk, num_rows), dtype=np.int32)
+        weights = np.empty((chunk, num_rows))
+        for line in weights:
+            line[:] = np.bincount(rng.integers(0, num_rows, num_rows, dtype=np.int32), minlength=num_rows)
+        yield weights / num_rows
+
+
+def draw_swaps(num_rows: int, rng: np.random.Generator, *, num: int = NUM_RESAMPLES) -> Iterator[Floats]:
+    """Yield coin tosses, 0 or 1 for each row, in chunks [b, num_rows]."""
+    for chunk in chunks_of(num, num_rows):
+        yield rng.integers(0, 2, size=(chunk, num_rows), dtype=np.bool_).astype(np.float64)
 
 
 def chunks_of(num: int, width: int) -> Iterator[int]:
