@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from runtime.config.digest import digest_json
-from runtime.config.plan import Frozen
+from runtime.config.plan import Frozen, TrainingPlan
 
 from .reports import CostEstimate
 
@@ -21,7 +21,7 @@ class AssuranceLevel(StrEnum):
 
 
 class ApprovalRequest(Frozen):
-    """Everything that an approval covers beside the plan itself. `shown` is the exact text put before the human."""
+    """Everything that an approval covers. `plan` is a copy, so that a later change of the plan can be named."""
 
     request_id: str
     plan_id: str
@@ -35,6 +35,7 @@ class ApprovalRequest(Frozen):
     nonce: str
     created_at_s: float
     expires_at_s: float
+    plan: TrainingPlan | None = None
 
     @property
     def digest(self) -> str:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from .approval import Approval, ApprovalRequest, ApproverKey, AuditRecord
 from .plan_state import PlanRecord, PlanState
 from .reports import CostEstimate
 from .run_state import RunRecord, RunState
+
+# Written once when a store is created: a simulated one takes simulated decisions alone, a normal one never.
+StoreMode = Literal["normal", "simulated"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Store(Protocol):
 
     Changes take the expected state and raise Conflict when the row has moved on; getters raise NotFound.
     """
+
+    @property
+    def mode(self) -> StoreMode: ...
 
     def add_plan(self, record: PlanRecord) -> None: ...
     def plan(self, plan_id: str) -> PlanRecord: ...
@@ -46,7 +52,7 @@ class Store(Protocol):
         ...
 
     def consume_approval(self, request_id: str, run: RunRecord) -> RunRecord:
-        """Mark the approval used by `run` and insert the run as `launching`, atomically.
+        """Mark the approval used by `run`, insert the run as `launching`, save the plan as launched, atomically.
 
         Returns the inserted run, or the run that had used this approval before.
         """
@@ -68,6 +74,10 @@ class Store(Protocol):
 
     def keys(self) -> Sequence[ApproverKey]: ...
     def add_key(self, key: ApproverKey) -> None: ...
+    def remove_key(self, key_id: str, *, actor: str) -> ApproverKey:
+        """Mark the key as removed: no launch counts a decision by it any more."""
+        ...
+
     def audit_log(self) -> Sequence[AuditRecord]: ...
     def append_audit(self, *, actor: str, event: str, subject: str, details: dict[str, object]) -> AuditRecord: ...
     def latest_time_s(self) -> float:

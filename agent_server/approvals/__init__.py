@@ -1,0 +1,1 @@
+"""Approvals: the request, the policy, keys, and the signed decision, which only human doors can reach."""

@@ -1,0 +1,1 @@
+"""Plans, requests, approvals, runs and the audit log, in a database."""

@@ -1,0 +1,136 @@
+"""What a human sees of a plan before deciding: what runs, on what, at which cost, shown by which evidence."""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from runtime.config.order import LaunchSpec
+from runtime.config.plan import TrainingPlan
+
+from .domain.approval import ApprovalRequest
+from .domain.plan_state import PlanRecord
+from .domain.reports import CostEstimate, Interval, SmokeResult
+from .text import visible
+
+SHORT_DIGEST_CHARACTERS = 8
+UNKNOWN = "unknown"
+
+
+def short_digest(request: ApprovalRequest) -> str:
+    """The first characters of request_digest, which the human types."""
+    return request.digest[:SHORT_DIGEST_CHARACTERS]
+
+
+def cost_words(estimate: CostEstimate) -> str:
+    """The cost as it is shown and typed: an amount with two decimals, or the word `unknown`; never 0 for unknown."""
+    return UNKNOWN if estimate.cost is None else f"{estimate.cost.value:.2f}"
+
+
+def shown_lines(
+    record: PlanRecord, request: ApprovalRequest, *, spec: LaunchSpec | None, differences: Sequence[str]
+) -> Iterator[str]:
+    """The lines of the text, each already escaped."""
+    plan = request.plan if request.plan is not None else record.plan
+    yield f"APPROVAL REQUEST {request.request_id} for plan {request.plan_id}"
+    yield f"Asked by: {visible(request.requester)}"
+    yield f"Reason given: {visible(request.reason) or '(none)'}"
+    yield f"Made {_utc(request.created_at_s)}, expires {_utc(request.expires_at_s)}"
+    yield ""
+    if plan is not None:
+        yield from _plan_lines(plan)
+    yield from _command_lines(spec)
+    yield from _list("Changed against plan " + (record.base_plan_id or "(none before)"), differences, empty="nothing")
+    assumptions = [f"{a.question_id} = {a.value}" for a in record.answers if a.source == "assumption"]
+    yield from _list("Assumed by the agent, not said by the user", assumptions, empty="nothing")
+    warnings = [f"{f.level} {f.code}: {f.message}" for f in record.findings]
+    yield from _list("Findings about the inputs", warnings, empty="none")
+    yield from _smoke_lines(record.smoke, request)
+    yield from _estimate_lines(request.estimate)
+    yield ""
+    yield "Covered: code, declared data, arguments, environment, interpreter and its packages by name and version,"
+    yield "  process layout, seed, evaluation and ceilings: a change of one byte makes this approval void."
+    yield "Not covered: content of installed packages, data that the script reads without declaring it, file times,"
+    yield "  which of several equal devices it gets, anything that the script fetches over the network."
+    yield f"Policy: {visible(request.policy_version)}"
+    yield f"Plan digest:    {request.plan_digest}"
+    yield f"Request digest: {request.digest} (short: {short_digest(request)})"
+
+
+def _plan_lines(plan: TrainingPlan) -> Iterator[str]:
+    layout, ceilings = plan.layout, plan.ceilings
+    yield f"Script: {visible(plan.code.entry)} of {visible(plan.code.origin)}"
+    yield f"Arguments: {visible(shlex.join(plan.argv)) or '(none)'}"
+    yield f"Code: {len(plan.code.files)} files, sha256 {plan.code.sha256}"
+    yield f"Python: {visible(plan.interpreter.executable)} ({visible(plan.interpreter.version)})"
+    where = f"{layout.num_nodes} node(s), {layout.device}, by {layout.launcher}"
+    yield f"Processes: {layout.num_processes} on {visible(where)}"
+    yield f"Seed: {'not set' if plan.seed is None else plan.seed}"
+    data = [f"{d.role} {d.path} ({d.size_bytes} bytes, {d.mode} sha256 {d.sha256[:16]})" for d in plan.data]
+    yield from _list("Data", data, empty="none declared")
+    yield from _list("Environment", [f"{k}={v}" for k, v in sorted(plan.environment.items())], empty="empty")
+    yield from _list("Secrets passed by name", plan.inherited, empty="none")
+    settings = [f"{s.name} = {s.value} ({s.origin})" for s in plan.settings]
+    yield from _list("Settings", settings, empty="none recorded")
+    if plan.evaluation is None:
+        yield "Evaluation: none; no metric of this run can be called verified"
+    else:
+        metrics = ", ".join(plan.evaluation.metrics)
+        yield f"Evaluation: {visible(metrics)} on {visible(plan.evaluation.holdout)}"
+    cost = UNKNOWN if ceilings.cost is None else f"{ceilings.cost:.2f} {ceilings.currency}"
+    yield (
+        f"Ceilings: {_duration(ceilings.wall_time_s)} wall time, {ceilings.max_retries} retries, "
+        f"{ceilings.disk_bytes / 2**30:.1f} GiB disk, cost {visible(cost)}"
+    )
+
+
+def _command_lines(spec: LaunchSpec | None) -> Iterator[str]:
+    if spec is None:
+        yield "Command: could not be shown"
+        return
+    yield f"Command: {visible(shlex.join(spec.argv))}"
+    yield f"  in {visible(spec.working_directory)}"
+
+
+def _smoke_lines(smoke: SmokeResult | None, request: ApprovalRequest) -> Iterator[str]:
+    if smoke is None:
+        yield "Smoke run: NONE"
+        return
+    yield f"Smoke run {visible(smoke.run_id)}: {request.smoke_verdict.upper()}"
+    for check in smoke.checks:
+        yield f"  {check.outcome:9} {check.name}: {visible(check.detail)}"
+
+
+def _estimate_lines(estimate: CostEstimate) -> Iterator[str]:
+    yield f"Time:   {_interval(estimate.wall_time_s, _duration)}"
+    yield f"Memory: {_interval(estimate.memory_bytes, lambda b: f'{b / 2**30:.2f} GiB')}"
+    cost = _interval(estimate.cost, lambda c: f"{c:.2f}")
+    yield f"Cost:   {cost} {visible(estimate.currency)}".rstrip()
+    yield f"Price source: {visible(estimate.price_source) or UNKNOWN}"
+    hours = estimate.device_hours
+    yield f"Device hours: {UNKNOWN if hours is None else f'{hours:.3f}'}"
+    yield f"Method: {visible(estimate.method)}; past accuracy: {visible(estimate.past_accuracy)}"
+    yield from _list("Unknown in this estimate", estimate.unknowns, empty="nothing")
+
+
+def _list(title: str, items: Sequence[str], *, empty: str) -> Iterator[str]:
+    if not items:
+        yield f"{visible(title)}: {empty}"
+        return
+    yield f"{visible(title)}:"
+    yield from (f"  {visible(item)}" for item in items)
+
+
+def _interval(interval: Interval | None, words: Callable[[float], str]) -> str:
+    if interval is None:
+        return UNKNOWN
+    return f"{words(interval.value)} ({interval.level:.0f}% interval {words(interval.low)} to {words(interval.high)})"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.2f} h"
+
+
+def _utc(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
