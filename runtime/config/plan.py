@@ -88,6 +88,7 @@ class Evaluation(Frozen):
     id_column: str = "id"
     label_column: str = "label"
     prediction_column: str = "prediction"
+    group_column: str | None = Field(default=None, description="rows that belong together (a patient), for leakage")
     task: Literal["classification", "regression"] = "classification"
     metrics: tuple[str, ...] = ("accuracy",)
     baselines: tuple[Literal["majority", "mean", "linear"], ...] = ()
