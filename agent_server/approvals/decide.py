@@ -85,7 +85,8 @@ def decide(
         nonce=secrets.token_hex(16),
     )
     approval = Approval(decision=decision, envelope=sign(decision_payload(decision), DECISION_TYPE, private_key))
-    enrolled = next((k for k in store.keys() if k.key_id == key.key_id), None)
+    keys = store.keys()
+    enrolled = next((k for k in keys if k.key_id == key.key_id), None)
     required = required_level(mode, policy_version=request.policy_version)
     reasons = launch_refusals(record, request, approval, enrolled, now_s=now_s, required=required)
     if verdict.decision == "approve" and reasons:

@@ -9,8 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
-    KeySerializationEncryption,
-    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
@@ -43,7 +41,7 @@ def enroll(store: Store, keys_dir: Path, *, approver: str, passphrase: str, now_
     level = AssuranceLevel.SIMULATED if store.mode == "simulated" else AssuranceLevel.A2
     key = ApproverKey(key_id=key_id(pem), approver=approver, public_pem=pem, level=level, enrolled_at_s=now_s)
     path = private_path(keys_dir, key.key_id)
-    _write_private(path, private, BestAvailableEncryption(passphrase.encode()))
+    _write_private(path, private, passphrase)
     try:
         store.add_key(key)
     except BaseException:
@@ -91,32 +89,12 @@ def load_private_key(keys_dir: Path, key: ApproverKey, *, passphrase: str) -> Ed
     return private
 
 
-def server_key(path: Path) -> Ed25519PrivateKey:
-    """The server's own key for reports, made on first use. It is unencrypted, and approves nothing.
-
-    Raises:
-        Refused: the file holds no Ed25519 key.
-    """
-    if not path.exists():
-        try:
-            _write_private(path, Ed25519PrivateKey.generate(), NoEncryption())
-        except FileExistsError:
-            pass  # another process was quicker
-    try:
-        private = load_pem_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError) as error:
-        raise Refused(f"{path} is no private key", next_step="remove it; the server makes a new one") from error
-    if not isinstance(private, Ed25519PrivateKey):
-        raise Refused(f"{path} holds a {type(private).__name__}", allowed="Ed25519")
-    return private
-
-
-def _write_private(path: Path, private: Ed25519PrivateKey, encryption: KeySerializationEncryption) -> None:
+def _write_private(path: Path, private: Ed25519PrivateKey, passphrase: str) -> None:
     """Under a temporary name first, linked into place: no reader sees half a key, no writer replaces one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.parent.stat().st_mode & 0o022:
         raise Refused(f"{path.parent} is writable by others", next_step=f"chmod 700 {path.parent}")
-    content = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    content = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(passphrase.encode()))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
