@@ -1,0 +1,1 @@
+"""The door for agents: fifteen tools over MCP."""

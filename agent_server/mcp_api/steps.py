@@ -1,0 +1,198 @@
+"""The tools that lead to a launch, in their order: each takes flat arguments and answers with a Reply."""
+
+import asyncio
+import shlex
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+from mcp.types import CallToolResult
+from pydantic import BeforeValidator, Field
+
+from tools.domain.errors import InvalidInput
+from tools.domain.findings import Answer
+from tools.domain.ids import new_id
+
+from . import results, run_results
+from .operations import Pending, in_thread, start_thread
+from .waiting import settle
+
+if TYPE_CHECKING:
+    from agent_server.container import Container
+    from agent_server.procedure import Procedure, Settled, Started
+
+_VALIDATION_WAIT_S = 20.0
+_SMOKE_WAIT_S = 15.0
+REQUESTER = "agent over MCP"
+
+
+def _pairs(value: Any) -> Any:
+    """Agents often send an object where a list of name=value is described; the meaning is the same."""
+    return [f"{name}={item}" for name, item in value.items()] if isinstance(value, dict) else value
+
+
+Python = Annotated[str, Field(description="Python that trains; empty: found beside the script")]
+PlanId = Annotated[str, Field(description="plan-...")]
+RunId = Annotated[str, Field(description="run-...")]
+Pairs = Annotated[tuple[str, ...], BeforeValidator(_pairs)]
+
+
+class PlanTools:
+    """inspect_environment to launch_training."""
+
+    def __init__(self, container: "Callable[[], Container]", pending: Pending[Any]) -> None:
+        self._container = container
+        self._pending = pending
+
+    async def inspect_environment(
+        self,
+        python: Python = "",
+        paths: Annotated[tuple[str, ...], Field(description="data files or folders to measure")] = (),
+    ) -> CallToolResult:
+        """Step 1. Devices, memory, disk, limits, package versions, size of data."""
+        found = await in_thread(lambda: self._container().procedure.inspect_environment(python=python, paths=paths))
+        return results.environment(found).result()
+
+    async def check_api(
+        self,
+        names: Annotated[
+            tuple[str, ...],
+            Field(description="dotted names (torch.optim.AdamW) or flags (--lr)", min_length=1, max_length=30),
+        ],
+        python: Python = "",
+        script: Annotated[str, Field(description="script whose flags are meant")] = "",
+    ) -> CallToolResult:
+        """Do these names exist in the installed versions? Signature, or the nearest names. Ask before naming an API."""
+        found = await in_thread(
+            lambda: self._container().procedure.check_api(python=python, names=names, script=script)
+        )
+        return results.api(found).result()
+
+    async def validate_inputs(
+        self,
+        script: Annotated[str, Field(description="training script; may be empty with base_plan_id")] = "",
+        args: Annotated[tuple[str, ...], Field(description="its arguments in the full run; {run_dir} expands")] = (),
+        data: Annotated[
+            tuple[str, ...], Field(description="role=path, role: train, validation, holdout or other")
+        ] = (),
+        python: Python = "",
+        settings: Annotated[
+            Pairs, Field(description="name=value, such as num_processes=2, device=cpu, seed=0, wall_time_s=600")
+        ] = (),
+        smoke_args: Annotated[tuple[str, ...], Field(description="arguments that make the run small")] = (),
+        evaluation: Annotated[
+            Pairs,
+            Field(
+                description="name=value: predictions, holdout, train, id_column, label_column, prediction_column, "
+                "task, metrics, baselines (the last two comma-separated)"
+            ),
+        ] = (),
+        base_plan_id: Annotated[str, Field(description="plan to change: empty arguments are inherited")] = "",
+    ) -> CallToolResult:
+        """Step 2. Check all that a run needs; gives a plan_id and questions, or every error at once."""
+        request = {
+            "script": script,
+            "args": args,
+            "data": data,
+            "python": python,
+            "settings": _mapping(settings, "settings"),
+            "smoke_args": smoke_args,
+            "evaluation": _evaluation(evaluation),
+        }
+        plan_id = new_id("plan")
+
+        def work() -> "Settled":
+            from tools.validate_inputs import InputRequest  # deferred: heavy, and only now needed
+
+            return self._container().procedure.validate(
+                InputRequest.model_validate(request), base_plan_id=base_plan_id, requester=REQUESTER, plan_id=plan_id
+            )
+
+        found = await self._pending.run(plan_id, work, wait_s=_VALIDATION_WAIT_S)
+        return (results.validating(plan_id) if found is None else results.settled(found)).result()
+
+    async def answer_questions(
+        self,
+        plan_id: PlanId,
+        answers: Annotated[Pairs, Field(description="question_id=value", min_length=1)],
+        source: Annotated[str, Field(description="user: their own words; assumption: you chose")],
+    ) -> CallToolResult:
+        """Step 2. Answer the open questions of a plan; gives what remains."""
+        if source not in ("user", "assumption"):
+            raise InvalidInput(f"source {source!r}", allowed="user, assumption", next_step="answer_questions again")
+        given = [
+            Answer.model_validate({"question_id": name, "value": value, "source": source})
+            for name, value in _mapping(answers, "answers").items()
+        ]
+        return results.settled(await in_thread(lambda: self._container().procedure.answer(plan_id, given))).result()
+
+    async def smoke_test(self, plan_id: PlanId) -> CallToolResult:
+        """Step 3. Run the plan small; passes only on evidence. Gives a run_id; cancelling this call stops the run."""
+        procedure = await self._procedure()
+        starting = start_thread(lambda: procedure.smoke_test(plan_id), name="forerun-smoke")
+        try:
+            started = await asyncio.wrap_future(starting)
+            status = await settle(procedure, started.run.run_id, _SMOKE_WAIT_S)
+        except anyio.get_cancelled_exc_class():
+            starting.add_done_callback(lambda future: _stop_started(procedure, future))
+            raise
+        found = replace(started, run=status.run or started.run)
+        return run_results.started(found, plan=status.plan).result()
+
+    async def estimate_cost(self, plan_id: PlanId) -> CallToolResult:
+        """Step 4. Time, memory, cost of the full run with intervals, from the smoke run; unknown is said, never 0."""
+        procedure = await self._procedure()
+        found = await in_thread(lambda: procedure.estimate(plan_id))
+        status = await in_thread(lambda: procedure.status(plan_id))
+        return results.estimate(found, status.plan).result()
+
+    async def request_approval(
+        self,
+        plan_id: PlanId,
+        reason: Annotated[str, Field(description="why this run, for the human", max_length=2000)],
+    ) -> CallToolResult:
+        """Step 4. Ask a human. Show them the command verbatim and end the turn: no tool approves."""
+        procedure = await self._procedure()
+        found = await in_thread(lambda: procedure.request_approval(plan_id, reason))
+        status = await in_thread(lambda: procedure.status(plan_id))
+        return results.asked(found, plan=status.plan).result()
+
+    async def launch_training(self, plan_id: PlanId) -> CallToolResult:
+        """Step 4. Start the approved run, once: repeated calls give the same run_id. Says what is missing else."""
+        procedure = await self._procedure()
+        found = await in_thread(lambda: procedure.launch(plan_id))
+        return (results.approval_required(found) if hasattr(found, "missing") else run_results.started(found)).result()
+
+    async def _procedure(self) -> "Procedure":
+        return await in_thread(lambda: self._container().procedure)
+
+
+def _stop_started(procedure: "Procedure", starting: "Future[Started]") -> None:
+    """The call that started a smoke run was cancelled: nobody wants the run. Not one that an earlier call started."""
+    if starting.exception() is None and not starting.result().already:
+        run_id = starting.result().run.run_id
+        start_thread(lambda: procedure.abandon(run_id, REQUESTER), name="forerun-abandon")
+
+
+def _mapping(pairs: Sequence[str], what: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip() or name.strip() in found:
+            raise InvalidInput(
+                f"{what} holds {pair!r}" + (" twice" if name.strip() in found else ""),
+                allowed="name=value, each name once",
+                next_step="call again",
+            )
+        found[name.strip()] = value
+    return found
+
+
+def _evaluation(pairs: Sequence[str]) -> dict[str, Any] | None:
+    found: dict[str, Any] = dict(_mapping(pairs, "evaluation"))
+    for name in ("metrics", "baselines"):
+        if name in found:
+            found[name] = [item for item in shlex.split(found[name].replace(",", " ")) if item]
+    return found or None

@@ -1,0 +1,23 @@
+"""Waiting for a run or a decision without holding up anything: the files are looked at, again and again."""
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .operations import in_thread
+
+if TYPE_CHECKING:
+    from agent_server.procedure import Procedure, Status
+
+_POLL_S = 0.2
+
+
+async def settle(procedure: "Procedure", id_: str, wait_s: float) -> "Status":
+    """The status of `id_`, as soon as waiting longer changes nothing or `wait_s` seconds are over."""
+    deadline = anyio.current_time() + wait_s
+    while True:
+        status = await in_thread(lambda: procedure.status(id_))
+        left = deadline - anyio.current_time()
+        if status.settled or left <= 0:
+            return status
+        await anyio.sleep(min(_POLL_S, left))

@@ -1,0 +1,102 @@
+"""The end of the procedure: verification on held-out data, and the signed report."""
+
+from runtime.config.order import RunKind
+from tools.domain.errors import Conflict, NotFound, WrongStep
+from tools.domain.ports import Store
+from tools.domain.reports import ReportSummary, Verification
+from tools.domain.run_state import RunRecord, RunState
+
+from .following import plan_of
+from .report_key import load_report_key
+from .workplace import Workplace, layout_of
+
+_PAST_RUNS = 50
+
+
+def verify(place: Workplace, run_id: str) -> Verification:
+    """Score the run's predictions on the hold-out that the plan fixed; kept with the run.
+
+    Raises:
+        WrongStep: no full run, or it did not succeed.
+    """
+    from tools.verify_metrics import verify_metrics  # deferred: loads scikit-learn and SciPy
+
+    run = place.run(run_id)
+    if run.kind == "smoke":
+        raise WrongStep(
+            f"run {run_id} is a smoke run; its metrics say nothing of the task",
+            allowed="a full run that succeeded",
+            next_step="launch_training once a human approved",
+        )
+    if run.state is not RunState.SUCCEEDED:
+        raise WrongStep(
+            f"run {run_id} is {run.state.value}",
+            allowed="a full run that succeeded",
+            next_step="diagnose_failure" if run.ended else f"monitor_run(id={run_id}, wait_s=25)",
+        )
+    if run.verification is not None and run.verification.verdict == "verified":
+        return run.verification
+    verification = verify_metrics(plan_of(place, run), plan_digest=run.plan_digest, run=run, layout=layout_of(run))
+    _keep(place.store, run, verification=verification)
+    return verification
+
+
+def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
+    """Write and sign the report; it may be asked for at any time and lists what is missing."""
+    from tools.provenance_report import ReportMaterial, provenance_report  # deferred: loads templates and crypto
+
+    run = place.run(run_id)
+    record = place.store.plan(run.plan_id)
+    smoke_run = _run_or_none(place.store, record.smoke.run_id) if record.smoke else None
+    request = place.store.request(run.request_id) if run.request_id else place.store.request_for_plan(run.plan_id)
+    approval = place.store.approval(request.request_id) if request else None
+    log = place.store.audit_log()
+    keys = place.store.keys()
+    material = ReportMaterial(
+        plan_record=record,
+        run=run,
+        smoke_run=smoke_run,
+        request=request,
+        approval=approval,
+        approver_key=next((k for k in keys if approval and k.key_id == approval.decision.key_id), None),
+        audit_head=log[-1].hash if log else "",
+        environment=None,
+        past_runs=tuple(_earlier_runs(place.store, run)),
+        diagnosis=None,
+        layout=layout_of(run),
+        smoke_layout=layout_of(smoke_run) if smoke_run else None,
+    )
+    written = provenance_report(material, summary=summary, private_key=load_report_key(place.settings.report_key))
+    _keep(place.store, run, report=written)
+    return written
+
+
+def _keep(store: Store, run: RunRecord, **fields: Verification | ReportSummary) -> None:
+    for _ in range(5):
+        current = store.run(run.run_id)
+        try:
+            store.save_run(current.model_copy(update=fields), expect=current.state)
+        except Conflict:
+            continue
+        return
+    raise Conflict(f"run {run.run_id} keeps changing", next_step="call again")
+
+
+def _run_or_none(store: Store, run_id: str) -> RunRecord | None:
+    try:
+        return store.run(run_id)
+    except NotFound:
+        return None
+
+
+def _earlier_runs(store: Store, run: RunRecord) -> list[RunRecord]:
+    """Earlier attempts at this plan and the plans it was made from: what failed before belongs to the report."""
+    kinds: tuple[RunKind, ...] = ("smoke", "full", "rerun")
+    seen, plan_id = [], run.plan_id
+    for _ in range(_PAST_RUNS):
+        seen += [r for r in store.runs(limit=_PAST_RUNS, plan_id=plan_id) if r.run_id != run.run_id and r.kind in kinds]
+        base = store.plan(plan_id).base_plan_id
+        if base is None:
+            break
+        plan_id = base
+    return seen

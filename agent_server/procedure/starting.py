@@ -1,0 +1,193 @@
+"""Runs begin here: smoke_test, and launch_training for what a human approved."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_server.approvals.policy import required_level
+from runtime.config.order import Lease, RunKind
+from runtime.errors import ForerunError, LaunchError
+from runtime.launchers.process import start_ticks
+from runtime.run_files import leave_tombstone, read_claim
+from runtime.snapshot import origin_drift
+from tools.domain.errors import Refused, WrongStep
+from tools.domain.ids import new_id
+from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState, require_transition
+from tools.domain.run_state import RunRecord, RunState
+from tools.launch_training import discard_run, prepare_run
+from tools.plan_difference import differences
+from tools.request_approval import launch_refusals
+
+from .workplace import Workplace, layout_of, require_plan
+
+_CLAIM_WAIT_S = 8.0
+_CLAIM_POLL_S = 0.05
+_NEEDS_APPROVAL = frozenset({PlanState.ESTIMATED, PlanState.REQUESTED, PlanState.REFUSED, PlanState.EXPIRED})
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run of a plan; `already` if an earlier call had started it."""
+
+    run: RunRecord
+    already: bool
+
+
+@dataclass(frozen=True)
+class ApprovalRequired:
+    """Why a plan may not launch yet: an ordinary answer, nothing has failed."""
+
+    record: PlanRecord
+    request_id: str
+    missing: tuple[str, ...]
+
+
+def smoke_test(place: Workplace, plan_id: str) -> Started:
+    """Start the smoke run of a valid plan, or find the one that was started before.
+
+    Raises:
+        WrongStep: open questions.
+        LaunchError: no supervisor could be started.
+    """
+    record = place.plan(plan_id)
+    require_plan(record, "the smoke test")
+    earlier = place.run_of(plan_id, "smoke")
+    if earlier and (not earlier.ended or record.state is not PlanState.VALID):
+        return Started(earlier, already=True)
+    require_transition(record, PlanState.SMOKED)
+    run = _prepare(place, record, "smoke", lease=_own_lease())
+    kept = place.store.add_run(run)
+    return _start(place, run, kept)
+
+
+def launch_training(place: Workplace, plan_id: str) -> Started | ApprovalRequired:
+    """Start the run that a human approved, once; every repeated call returns the same run.
+
+    Raises:
+        WrongStep: the procedure is not that far.
+        Refused: the approval does not cover what would run now; each reason is named.
+        LaunchError: no supervisor could be started.
+    """
+    record = place.plan(plan_id)
+    require_plan(record, "the training")
+    request = place.store.request_for_plan(plan_id)
+    approval = place.store.approval(request.request_id) if request else None
+    if approval and approval.used_by:
+        return Started(place.run(approval.used_by), already=True)
+    if record.state in _NEEDS_APPROVAL:
+        missing = [
+            f"no human has approved plan {plan_id}: it is {record.state.value}",
+            *_against_approved(place, record),
+        ]
+        return ApprovalRequired(record, request.request_id if request else "", tuple(missing))
+    if record.state is not PlanState.APPROVED or request is None or approval is None or record.plan is None:
+        raise WrongStep(
+            f"plan {plan_id} is {record.state.value}: a smoke run, an estimate and an approval come before the launch",
+            next_step=NEXT_TOOL[record.state],
+        )
+    drift = origin_drift(record.plan)
+    enrolled = place.store.keys()
+    key = next((k for k in enrolled if k.key_id == approval.decision.key_id), None)
+    required = required_level(place.store.mode, policy_version=request.policy_version)
+    refusals = [
+        *drift,
+        *launch_refusals(record, request, approval, key, now_s=place.now_s(), required=required),
+    ]
+    if refusals:
+        raise Refused(
+            f"plan {plan_id} may not launch: {'; '.join(refusals)}",
+            allowed="exactly what was approved, unchanged, once, before it expires",
+            next_step=f"put it back as it was, or validate_inputs with base_plan_id={plan_id} for what it is now"
+            if drift
+            else "request_approval",
+        )
+    run = _prepare(place, record, "full", lease=None, request_id=request.request_id)
+    try:
+        kept = place.store.consume_approval(request.request_id, run)
+    except ForerunError:
+        discard_run(layout_of(run))
+        raise
+    return _start(place, run, kept)
+
+
+def _prepare(
+    place: Workplace, record: PlanRecord, kind: RunKind, *, lease: Lease | None, request_id: str | None = None
+) -> RunRecord:
+    if record.plan is None or record.plan_digest is None:
+        raise WrongStep(f"plan {record.plan_id} is not settled", next_step=NEXT_TOOL[record.state])
+    run_id = new_id("run")
+    directory = place.settings.runs_dir / run_id
+    prepare_run(
+        record.plan,
+        run_id=run_id,
+        kind=kind,
+        directory=directory,
+        snapshots=place.settings.snapshots_dir,
+        launcher=place.launchers(record.plan.layout.launcher),
+        lease=lease,
+    )
+    return RunRecord(
+        run_id=run_id,
+        plan_id=record.plan_id,
+        plan_digest=record.plan_digest,
+        kind=kind,
+        state=RunState.LAUNCHING,
+        run_dir=str(directory),
+        created_at_s=place.clock(),
+        request_id=request_id,
+    )
+
+
+def _start(place: Workplace, run: RunRecord, kept: RunRecord) -> Started:
+    """Submit the run if it is the one that the store kept; else it was prepared in vain."""
+    if kept.run_id != run.run_id:
+        discard_run(layout_of(run))
+        return Started(place.reconciler.reconcile(kept), already=True)
+    try:
+        place.reconciler.submit(run)
+    except (ForerunError, OSError) as error:
+        if leave_tombstone(layout_of(run)):
+            place.reconciler.reconcile(run)
+            raise LaunchError(
+                f"run {run.run_id} could not be started: {error}",
+                next_step="diagnose_failure, then a new plan with base_plan_id",
+            ) from error
+    _await_claim(run)
+    return Started(place.reconciler.reconcile(place.store.run(run.run_id)), already=False)
+
+
+def _await_claim(run: RunRecord) -> None:
+    """A run without a claim after this is not an error: the reconciler asks again, and in the end gives up."""
+    layout = layout_of(run)
+    deadline = time.monotonic() + _CLAIM_WAIT_S
+    while read_claim(layout) is None and time.monotonic() < deadline:
+        time.sleep(_CLAIM_POLL_S)
+
+
+def _against_approved(place: Workplace, record: PlanRecord) -> Sequence[str]:
+    """What differs from the newest plan of the same script that a human approved or was asked for."""
+    if record.plan is None:
+        return ()
+    for other in place.store.plans(limit=200):
+        if other.plan_id == record.plan_id or other.plan is None or other.state not in _ASKED:
+            continue
+        if _script(other) == _script(record):
+            changes = differences(other.plan, record.plan) or ("nothing: it is the same plan under another id",)
+            return (f"against plan {other.plan_id} ({other.state.value}) it differs in: {'; '.join(changes)}",)
+    return ()
+
+
+_ASKED = frozenset({PlanState.REQUESTED, PlanState.APPROVED, PlanState.LAUNCHED})
+
+
+def _script(record: PlanRecord) -> Path | None:
+    return Path(record.plan.code.origin) / record.plan.code.entry if record.plan else None
+
+
+def _own_lease() -> Lease:
+    ticks = start_ticks(os.getpid())
+    if ticks is None:
+        raise LaunchError("this process has no entry in /proc", allowed="Linux with /proc mounted")
+    return Lease(pid=os.getpid(), start_ticks=ticks)

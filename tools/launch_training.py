@@ -1,0 +1,61 @@
+"""Preparing a run: the directory that a supervisor can own, complete before anyone is told of it."""
+
+import os
+import shutil
+from pathlib import Path
+
+import rfc8785
+
+from runtime.config.order import LaunchOrder, Lease, RunKind
+from runtime.config.plan import TrainingPlan
+from runtime.files import write_atomic, write_json_atomic
+from runtime.launchers.base import Launcher
+from runtime.layout import RunLayout
+from runtime.snapshot import materialise
+
+
+def prepare_run(
+    plan: TrainingPlan,
+    *,
+    run_id: str,
+    kind: RunKind,
+    directory: Path,
+    snapshots: Path,
+    launcher: Launcher,
+    lease: Lease | None,
+) -> RunLayout:
+    """Make the run directory: code, work, plan.json, and launch.json last.
+
+    Args:
+        directory: of the run itself; it must not exist.
+        snapshots: where validate_inputs keeps the copies of code.
+        lease: the process without which a smoke run ends; None for a run that outlives the server.
+
+    Raises:
+        OSError: no space or no permission.
+        LaunchError: the stored code is not what the plan says.
+    """
+    layout = RunLayout(directory)
+    directory.mkdir(mode=0o700, parents=True)
+    for folder in (layout.work, layout.logs, layout.checkpoints):
+        folder.mkdir()
+    materialise(plan.code, snapshots, layout.code)
+    write_atomic(layout.plan, rfc8785.dumps(plan.model_dump(mode="json")))
+    order = LaunchOrder(
+        run_id=run_id,
+        kind=kind,
+        plan_digest=plan.digest,
+        spec=launcher.render(plan, layout, run_id=run_id, kind=kind),
+        wall_time_s=plan.smoke.wall_time_s if kind == "smoke" else plan.ceilings.wall_time_s,
+        disk_bytes=plan.ceilings.disk_bytes,
+        lease=lease,
+    )
+    write_json_atomic(layout.launch, order.model_dump(mode="json"))
+    return layout
+
+
+def discard_run(layout: RunLayout) -> None:
+    """Remove a prepared directory that no supervisor was ever told of; its code is read-only."""
+    for folder, _, _ in os.walk(layout.root):
+        os.chmod(folder, 0o700)
+    shutil.rmtree(layout.root)
