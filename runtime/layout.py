@@ -56,6 +56,11 @@ class RunLayout:
         return self.root / "code"
 
     @property
+    def python_path(self) -> Path:
+        """Holds a link to our `runtime` alone: what workers and their spawned children import it from."""
+        return self.root / "python"
+
+    @property
     def work(self) -> Path:
         """The working directory of every rank."""
         return self.root / "work"

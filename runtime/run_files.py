@@ -13,8 +13,8 @@ from .config.order import Claim, Heartbeat, LaunchOrder, RunResult
 from .config.plan import Frozen, TrainingPlan
 from .errors import RecordError
 from .files import write_atomic
-from .launchers.process import alive, boot_id, start_ticks
 from .layout import RunLayout
+from .procfs import alive, boot_id, start_ticks
 
 _FRESH_S = 5.0
 _FOREIGN_SILENCE_S = 60.0

@@ -35,6 +35,10 @@ class LaunchOrder(Frozen):
     grace_s: float = Field(default=10.0, ge=0, description="between SIGTERM and SIGKILL")
     disk_bytes: int = Field(gt=0)
     lease: Lease | None = None
+    without_plan: bool = Field(
+        default=False,
+        description="`forerun launch` by hand: no plan.json, the prologue compares nothing, the caller's environment",
+    )
 
 
 class Claim(Frozen):

@@ -1,0 +1,166 @@
+"""Run by path in the plan's interpreter: torchrun's agent for one node, with a record of which rank died first.
+
+    torchrun_engine.py --num-processes N --failures FILE [--port P] [--grace S] [-m] -- SCRIPT ARGS
+
+Needs the standard library and torch alone. Exits with the code of the first rank that failed (128 + number for a
+signal). torchrun by itself exits with 1, tells times to the second, and gives ranks that ignore SIGTERM half a minute.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+_WORKER = Path(__file__).resolve().parents[1] / "worker.py"
+_PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.02
+_LOOK_LATER_S = 2.0  # a rank that was over before it was seen is looked for less and less
+_LOOK_CLOSELY_FOR_S = 10.0
+
+
+def main() -> int:
+    own = sys.argv[1 : sys.argv.index("--")]
+    target = sys.argv[sys.argv.index("--") + 1 :]
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--num-processes", type=int, required=True)
+    parser.add_argument("--failures", type=Path, required=True)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--grace", type=float, default=10.0)
+    parser.add_argument("-m", dest="module", action="store_true")
+    options = parser.parse_args(own)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
+    deaths = DeathWatch(options.num_processes, grace_s=options.grace)
+    try:
+        _run(options, target, deaths)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return _report(error, options.failures, deaths)
+    return 0
+
+
+def _run(options: argparse.Namespace, target: list[str], deaths: "DeathWatch") -> None:
+    from torch.distributed import run as torchrun
+
+    flags = ["--nnodes", "1", "--nproc-per-node", str(options.num_processes), "--max-restarts", "0", "--no-python"]
+    if options.port is None:
+        flags += ["--standalone", "--local-addr", "127.0.0.1"]
+    else:
+        flags += ["--rdzv-backend", "static", "--node-rank", "0"]
+        flags += ["--master-addr", "127.0.0.1", "--master-port", str(options.port)]
+    parsed = torchrun.parse_args([*flags, sys.executable])  # type: ignore[no-untyped-call]  # torch's own
+    module = ["-m"] if options.module else []
+    worker = [str(_WORKER), "--parent", str(os.getpid()), *module, *target]
+    parsed.training_script_args = [argument.replace("$", "$$") for argument in worker]  # torchrun expands ${...}
+    deaths.start()
+    torchrun.run(parsed)  # type: ignore[no-untyped-call]  # torch's own
+
+
+class DeathWatch(threading.Thread):
+    """Notes when and how each rank ended, and ends the others `grace_s` after the first that failed."""
+
+    def __init__(self, num_processes: int, *, grace_s: float) -> None:
+        super().__init__(name="deaths", daemon=True)
+        self.deaths: dict[int, dict[str, Any]] = {}
+        self._num_processes = num_processes
+        self._grace_s = grace_s
+        self._ranks: dict[int, int] = {}  # pid -> rank
+        self._watched: dict[int, int] = {}  # pidfd -> pid
+        self._first_failure: float | None = None
+        self._first_seen: float | None = None
+
+    def run(self) -> None:
+        while self.is_wanted():
+            if len(self._ranks) < self._num_processes:
+                self._find_ranks()
+            self._wait()
+            if self._first_failure is not None and time.monotonic() > self._first_failure + self._grace_s:
+                for pid in self._watched.values():
+                    for end in (os.killpg, os.kill):
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            end(pid, signal.SIGKILL)
+
+    def is_wanted(self) -> bool:
+        return len(self._ranks) < self._num_processes or bool(self._watched)
+
+    def _find_ranks(self) -> None:
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) in self._ranks:
+                continue
+            with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+                pid = int(entry)
+                stat = Path(f"/proc/{pid}/stat").read_bytes()
+                if int(stat.rpartition(b")")[2].split()[1]) != os.getpid():
+                    continue
+                if str(_WORKER).encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    continue  # not executed yet
+                rows = (row.partition(b"=") for row in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+                rank = int({name: value for name, _, value in rows}[b"RANK"])
+                descriptor = os.pidfd_open(pid)
+                self._ranks[pid] = rank
+                self._watched[descriptor] = pid
+                self._first_seen = self._first_seen or time.monotonic()
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        for descriptor in self._watched:
+            poll.register(descriptor, select.POLLIN)
+        missing = len(self._ranks) < self._num_processes
+        closely = self._first_seen is None or time.monotonic() < self._first_seen + _LOOK_CLOSELY_FOR_S
+        pause_s = _LOOK_S if missing and closely else _LOOK_LATER_S
+        if self._first_failure is not None:
+            pause_s = min(pause_s, 0.5)
+        for descriptor, _ in poll.poll(pause_s * 1000):
+            pid = self._watched.pop(descriptor)
+            os.close(descriptor)
+            self._note(pid)
+
+    def _note(self, pid: int) -> None:
+        death: dict[str, Any] = {"died_at_s": time.time()}
+        with contextlib.suppress(ChildProcessError):  # the agent may have been quicker; then it knows the code
+            status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is not None:
+                exited = status.si_code == os.CLD_EXITED
+                death["exit_code"] = status.si_status if exited else None
+                death["signal"] = None if exited else status.si_status
+        self.deaths[self._ranks[pid]] = death
+        if death.get("exit_code") != 0 and self._first_failure is None:
+            self._first_failure = time.monotonic()
+
+
+def _report(error: BaseException, path: Path, deaths: DeathWatch) -> int:
+    """Write failures.json and choose the exit code."""
+    traceback.print_exception(type(error), error, error.__traceback__)
+    name = type(error).__name__
+    rows = []
+    if name == "ChildFailedError":
+        for rank, failure in error.failures.items():  # type: ignore[attr-defined]  # torch is not imported here
+            code = failure.exitcode
+            row = {"rank": rank, "exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+            seen = deaths.deaths.get(rank, {})
+            rows.append({**row, "time_s": seen.get("died_at_s", float(failure.timestamp)), "pid": failure.pid})
+    rows.sort(key=lambda row: (row["signal"] == signal.SIGTERM, row["time_s"]))
+    engine_error = "" if rows else f"{name}: {error}"
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps({"failures": rows, "engine_error": engine_error}, indent=1))
+    os.replace(temporary, path)
+    if name == "SignalException":
+        return 128 + int(error.sigval)  # type: ignore[attr-defined]  # torch's SignalException
+    if not rows:
+        return 1
+    first = rows[0]
+    return int(first["exit_code"] if first["signal"] is None else 128 + first["signal"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What the supervisor checks before it starts a job: that what will run is what was planned, byte for byte."""
+
+import os
+from pathlib import Path
+
+from .config.order import LaunchOrder
+from .config.plan import TrainingPlan
+from .errors import ForerunError, LaunchError
+from .launchers.registry import get_launcher
+from .layout import RunLayout
+from .run_files import read_plan
+from .snapshot import code_drift, data_drift
+
+
+def check_plan(layout: RunLayout, order: LaunchOrder) -> TrainingPlan:
+    """The plan of this run, after everything that it names has been compared with what is there.
+
+    Raises:
+        LaunchError: something differs; the message names each difference.
+    """
+    plan = read_plan(layout)
+    if plan is None:
+        raise LaunchError(f"{layout.plan} is missing", next_step="make the run anew from its plan")
+    if plan.digest != order.plan_digest:
+        raise LaunchError(
+            f"plan.json has digest {plan.digest[:12]}, the order is for {order.plan_digest[:12]}",
+            next_step="make a new plan and have it approved",
+        )
+    differences = [
+        *_order_differences(plan, layout, order),
+        *code_drift(plan.code, layout.code),
+        *data_drift(plan.data),
+        *_interpreter_differences(plan),
+    ]
+    if differences:
+        raise LaunchError(
+            f"the run is not what was planned: {'; '.join(differences)}",
+            next_step="put things back, or make a new plan and have it approved",
+        )
+    return plan
+
+
+def _order_differences(plan: TrainingPlan, layout: RunLayout, order: LaunchOrder) -> list[str]:
+    """launch.json is not covered by the plan's digest, so it must say no more than the plan gives."""
+    try:
+        spec = get_launcher(plan.layout.launcher).render(plan, layout, run_id=order.run_id, kind=order.kind)
+    except ForerunError as error:
+        return [str(error)]
+    lines = []
+    if spec != order.spec:
+        fields = [name for name in type(spec).model_fields if getattr(spec, name) != getattr(order.spec, name)]
+        lines.append(f"launch.json: {', '.join(fields)} differ from what the plan gives")
+    wall_time_s = plan.smoke.wall_time_s if order.kind == "smoke" else plan.ceilings.wall_time_s
+    if order.wall_time_s > wall_time_s:
+        lines.append(f"launch.json: wall time {order.wall_time_s:g} s is above the plan's {wall_time_s:g} s")
+    if order.disk_bytes > plan.ceilings.disk_bytes:
+        lines.append(f"launch.json: disk {order.disk_bytes} bytes is above the plan's {plan.ceilings.disk_bytes}")
+    return lines
+
+
+def _interpreter_differences(plan: TrainingPlan) -> list[str]:
+    python = Path(plan.interpreter.executable)
+    if python.is_file() and os.access(python, os.X_OK):
+        return []
+    return [f"interpreter {python}: missing or not executable"]
