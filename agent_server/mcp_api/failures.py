@@ -58,7 +58,8 @@ def bad_arguments(tool: str, error: ValidationError, schema: dict[str, Any]) -> 
         seen = "" if item["type"] == "missing" else f" (seen: {_short(item['input'])})"
         problems.append(f"{name}: {item['msg']}{seen}")
         described = properties.get(name, {})
-        hint = f"{name} ({described.get('type', 'value')}): {described.get('description', '')}"
+        kind = " or ".join(described["enum"]) if "enum" in described else described.get("type", "value")
+        hint = f"{name} ({kind}): {described.get('description', '')}"
         if hint not in allowed:
             allowed.append(hint)
     return InvalidInput(

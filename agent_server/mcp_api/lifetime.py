@@ -40,8 +40,8 @@ def run_until_the_client_is_gone(server: "MCPServer[None]") -> None:
 
 
 @contextlib.asynccontextmanager
-async def lifespan(_: "MCPServer[None]") -> AsyncIterator[None]:
-    """Around the serving loop: once it is over nothing may hold the process, not even a thread that reads stdin."""
+async def last_words(_: "MCPServer[None]") -> AsyncIterator[None]:
+    """Around the serving loop of a process of our own: once it is over nothing may hold it, no thread reading stdin."""
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from runtime.errors import ForerunError
 
 from .failures import bad_arguments, crash, refusal, unknown_arguments, unknown_tool
 from .instructions import INSTRUCTIONS, PROCEDURE
-from .lifetime import lifespan, run_until_the_client_is_gone
+from .lifetime import last_words, run_until_the_client_is_gone
 from .operations import Pending, start_thread
 from .outgoing import clean_text
 from .resources import add_resources
@@ -56,10 +57,13 @@ _DESTRUCTIVE = frozenset({"cancel_run"})
 _OUTPUT_SCHEMA = {"type": "object", "properties": {"next": {"type": "string"}}, "required": ["next"]}
 
 
+Lifespan = Callable[[MCPServer[None]], AbstractAsyncContextManager[None]]
+
+
 class ForerunServer(MCPServer[None]):
     """MCPServer whose refusals are all of one form."""
 
-    def __init__(self, tools: list[Tool]) -> None:
+    def __init__(self, tools: list[Tool], *, lifespan: Lifespan | None = None) -> None:
         super().__init__(
             "forerun",
             title="forerun",
@@ -92,12 +96,12 @@ class ForerunServer(MCPServer[None]):
             return crash(name, cause or error)
 
 
-def build_server(container: "Callable[[], Container]") -> ForerunServer:
+def build_server(container: "Callable[[], Container]", *, lifespan: Lifespan | None = None) -> ForerunServer:
     """The server with its tools, resources and prompt. `container` is called at the first tool call, not here."""
     pending: Pending[Any] = Pending()
     plans, runs = PlanTools(container, pending), RunTools(container, pending)
     tools = [_tool(name, getattr(plans, name, None) or getattr(runs, name)) for name in TOOL_NAMES]
-    server = ForerunServer(tools)
+    server = ForerunServer(tools, lifespan=lifespan)
     add_resources(server, container)
 
     @server.prompt(name="procedure", description="The six steps, for one training task")
@@ -117,7 +121,7 @@ def serve(settings: "Settings", roots: "AllowedRoots") -> None:
         start_thread(lambda: _catch_up(container), name="forerun-reconcile")
         return container
 
-    run_until_the_client_is_gone(build_server(_once(build)))
+    run_until_the_client_is_gone(build_server(_once(build), lifespan=last_words))
 
 
 def _catch_up(container: "Container") -> None:

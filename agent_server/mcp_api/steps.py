@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
 from mcp.types import CallToolResult
@@ -117,14 +117,13 @@ class PlanTools:
         self,
         plan_id: PlanId,
         answers: Annotated[Pairs, Field(description="question_id=value", min_length=1)],
-        source: Annotated[str, Field(description="user: their own words; assumption: you chose")],
+        source: Annotated[
+            Literal["user", "assumption"], Field(description="user: their own words; assumption: you chose")
+        ],
     ) -> CallToolResult:
         """Step 2. Answer the open questions of a plan; gives what remains."""
-        if source not in ("user", "assumption"):
-            raise InvalidInput(f"source {source!r}", allowed="user, assumption", next_step="answer_questions again")
         given = [
-            Answer.model_validate({"question_id": name, "value": value, "source": source})
-            for name, value in _mapping(answers, "answers").items()
+            Answer(question_id=name, value=value, source=source) for name, value in _mapping(answers, "answers").items()
         ]
         return results.settled(await in_thread(lambda: self._container().procedure.answer(plan_id, given))).result()
 

@@ -15,9 +15,9 @@ _POLL_S = 0.2
 async def settle(procedure: "Procedure", id_: str, wait_s: float) -> "Status":
     """The status of `id_`, as soon as waiting longer changes nothing or `wait_s` seconds are over."""
     deadline = anyio.current_time() + wait_s
-    while True:
-        status = await in_thread(lambda: procedure.status(id_))
+    while not (await in_thread(lambda: procedure.look(id_))).settled:
         left = deadline - anyio.current_time()
-        if status.settled or left <= 0:
-            return status
+        if left <= 0:
+            break
         await anyio.sleep(min(_POLL_S, left))
+    return await in_thread(lambda: procedure.status(id_))

@@ -19,6 +19,7 @@ from tools.domain.reports import (
 )
 from tools.domain.run_state import RunRecord
 from tools.inspect_environment import inspect_environment
+from tools.read_logs import TAIL, Stream
 from tools.validate_inputs import InputRequest
 
 from . import asking, concluding, following, listing, settling, starting
@@ -70,6 +71,10 @@ class Procedure:
     def status(self, id_: str) -> Status:
         return following.status(self._place, id_)
 
+    def look(self, id_: str) -> Status:
+        """status without progress, cheap enough for polling."""
+        return following.look(self._place, id_)
+
     def wait(self, id_: str, wait_s: float) -> Status:
         return following.wait(self._place, id_, wait_s)
 
@@ -87,7 +92,7 @@ class Procedure:
         cursor: str = "",
         pattern: str = "",
         max_lines: int = 40,
-        stream: str = "stdout",
+        stream: Stream = "stdout",
     ) -> LogPage:
         return following.logs(
             self._place, run_id, rank=rank, cursor=cursor, pattern=pattern, max_lines=max_lines, stream=stream

@@ -1,23 +1,23 @@
 """What happens to a run once it exists: looking, waiting, cancelling, reading, diagnosing."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.config.plan import TrainingPlan
 from runtime.run_files import leave_tombstone, read_claim
 from tools.diagnose_failure import diagnose
 from tools.domain.errors import InvalidInput, WrongStep
+from tools.domain.ids import require_id
 from tools.domain.plan_state import PlanRecord, PlanState
 from tools.domain.reports import Diagnosis, LogPage, RunProgress
 from tools.domain.run_state import RunRecord
 from tools.monitor_run import progress
-from tools.read_logs import read_logs
+from tools.read_logs import Stream, read_logs
 
 from .workplace import Workplace, layout_of
 
 _CANCEL_WAIT_S = 22.0
 _POLL_S = 0.2
-_STREAMS = ("stdout", "stderr", "engine")
 
 
 @dataclass(frozen=True)
@@ -30,33 +30,35 @@ class Status:
     plan: PlanRecord
     run: RunRecord | None = None
     progress: RunProgress | None = None
-    request_id: str = ""
 
 
 def status(place: Workplace, id_: str) -> Status:
-    """The plan, request or run behind `id_`.
+    """The plan, request or run behind `id_`, with the progress of the run if one is going on.
 
     Raises:
         InvalidInput: no id of ours.
         NotFound: nothing has this id.
     """
+    found = look(place, id_)
+    return found if found.run is None else replace(found, progress=run_progress(place, found.run))
+
+
+def look(place: Workplace, id_: str) -> Status:
+    """status without reading metrics: quick enough to be asked again and again."""
     if id_.startswith("run-"):
         run = place.run(id_)
-        return Status(id_, run.state.value, run.ended, place.store.plan(run.plan_id), run, run_progress(place, run))
+        return Status(id_, run.state.value, run.ended, place.store.plan(run.plan_id), run)
     if id_.startswith("req-"):
-        request = place.store.request(id_)
+        request = place.store.request(require_id(id_, "req"))
         plan = place.plan(request.plan_id)
         newest = place.store.request_for_plan(request.plan_id)
         if newest is not None and newest.request_id != id_:
-            return Status(id_, "replaced by " + newest.request_id, True, plan, request_id=id_)
-        return Status(id_, plan.state.value, plan.state is not PlanState.REQUESTED, plan, request_id=id_)
+            return Status(id_, f"replaced by {newest.request_id}", True, plan)
+        return Status(id_, plan.state.value, plan.state is not PlanState.REQUESTED, plan)
     if id_.startswith("plan-"):
         plan = place.plan(id_)
-        newest_run = next(iter(place.store.runs(limit=1, plan_id=id_)), None)
-        open_run = newest_run if newest_run and not newest_run.ended else None
-        waits = plan.state is PlanState.REQUESTED or open_run is not None
-        measured = run_progress(place, open_run) if open_run else None
-        return Status(id_, plan.state.value, not waits, plan, open_run, measured)
+        going_on = next((run for run in place.store.runs(limit=5, plan_id=id_) if not run.ended), None)
+        return Status(id_, plan.state.value, plan.state is not PlanState.REQUESTED and going_on is None, plan, going_on)
     raise InvalidInput(f"{id_!r} is no id", allowed="a plan-, req- or run- id", next_step="list_work shows the ids")
 
 
@@ -77,9 +79,8 @@ def wait(place: Workplace, id_: str, wait_s: float) -> Status:
     """The status, as soon as it is settled or `wait_s` is over. Blocks its thread."""
     deadline = time.monotonic() + wait_s
     while True:
-        seen = status(place, id_)
-        if seen.settled or time.monotonic() >= deadline:
-            return seen
+        if look(place, id_).settled or time.monotonic() >= deadline:
+            return status(place, id_)
         time.sleep(_POLL_S)
 
 
@@ -100,18 +101,14 @@ def logs(
     place: Workplace, run_id: str, *, rank: int, cursor: str, pattern: str, max_lines: int, stream: str
 ) -> LogPage:
     """A page of one rank's log."""
-    run = place.run(run_id)
-    if stream not in _STREAMS:
-        raise InvalidInput(f"stream {stream!r}", allowed=", ".join(_STREAMS), next_step="read_logs with one of these")
-    num_processes = plan_of(place, run).layout.num_processes
-    if not 0 <= rank < num_processes:
-        raise InvalidInput(
-            f"rank {rank} of a run with {num_processes} processes",
-            allowed=f"0 to {num_processes - 1}",
-            next_step="read_logs with one of these ranks",
-        )
     return read_logs(
-        layout_of(run), run_id=run_id, rank=rank, cursor=cursor, pattern=pattern, max_lines=max_lines, stream=stream
+        layout_of(place.run(run_id)),
+        run_id=run_id,
+        rank=rank,
+        cursor=cursor,
+        pattern=pattern,
+        max_lines=max_lines,
+        stream=stream,
     )
 
 

@@ -1,5 +1,6 @@
 """Records for tests of store and approvals: a plan that went through smoke run and estimate, and a human with a key."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,7 +143,9 @@ def open_store(directory: Path, clock: Clock, *, mode: StoreMode = "normal", bus
     return SqlStore(url, clock=clock, busy_timeout_s=busy_timeout_s, create_as=mode)
 
 
-def ask(store: SqlStore, clock: Clock, record: PlanRecord | None = None, *, ttl_s: float = 3600) -> ApprovalRequest:
+def ask(
+    store: SqlStore, clock: Callable[[], float], record: PlanRecord | None = None, *, ttl_s: float = 3600
+) -> ApprovalRequest:
     """A stored plan with an open request."""
     record = record or estimated_record()
     store.add_plan(record)

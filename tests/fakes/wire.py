@@ -1,5 +1,6 @@
 """A client that speaks raw JSON-RPC over a server's pipes, so that a test sees every byte of the wire."""
 
+import contextlib
 import json
 import os
 import queue
@@ -121,10 +122,8 @@ class Wire:
         self.process.wait(10)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None and not pipe.closed:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
 
     def _write(self, message: Mapping[str, Any]) -> None:
         assert self.process.stdin is not None
