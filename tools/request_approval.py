@@ -98,19 +98,25 @@ def launch_refusals(
     """
     if request is None:
         return ["nobody was asked: no approval was requested for this plan"]
-    reasons = [*_plan_changes(record, request), *_evidence_changes(record, request)]
+    reasons = request_refusals(record, request, now_s=now_s)
     if approval is None:
-        reasons.append(f"no human has decided on {request.request_id} yet")
-        if now_s >= request.expires_at_s:
-            reasons.append(_expired(request, now_s))
-        return reasons
+        return [*reasons, f"no human has decided on {request.request_id} yet"]
     decision = approval.decision
-    reasons += _decision_problems(request, approval, now_s=now_s)
+    reasons += _decision_problems(request, approval)
     reasons += _signature_problems(approval, key)
     reasons += _level_problems(decision, required)
     unaccepted = [name for name in missing_evidence(record.smoke) if name not in decision.accepted_not_shown]
     if unaccepted:
         reasons.append(f"the smoke run did not show {', '.join(unaccepted)}, and no human accepted that by name")
+    return reasons
+
+
+def request_refusals(record: PlanRecord, request: ApprovalRequest, *, now_s: float) -> list[str]:
+    """Every reason why this request can be decided no longer: it expired, or the plan is another by now."""
+    reasons = [*_plan_changes(record, request), *_evidence_changes(record, request)]
+    if now_s >= request.expires_at_s:
+        minutes = (now_s - request.expires_at_s) / 60
+        reasons.append(f"the approval request expired {minutes:.0f} min ago")
     return reasons
 
 
@@ -172,7 +178,7 @@ def _evidence_changes(record: PlanRecord, request: ApprovalRequest) -> Iterator[
         yield f"the estimate is not the one that was asked about: {', '.join(names)} changed"
 
 
-def _decision_problems(request: ApprovalRequest, approval: Approval, *, now_s: float) -> Iterator[str]:
+def _decision_problems(request: ApprovalRequest, approval: Approval) -> Iterator[str]:
     decision = approval.decision
     if decision.decision != "approve":
         yield f"{decision.approver} refused it" + (f": {decision.note}" if decision.note else "")
@@ -180,8 +186,8 @@ def _decision_problems(request: ApprovalRequest, approval: Approval, *, now_s: f
         yield f"the decision is on request {decision.request_id}, not on {request.request_id}"
     if decision.request_digest != request.digest or decision.plan_digest != request.plan_digest:
         yield "the request is not the one that was decided: it was edited since"
-    if now_s >= request.expires_at_s or decision.decided_at_s >= request.expires_at_s:
-        yield _expired(request, now_s)
+    if not request.created_at_s <= decision.decided_at_s < request.expires_at_s:
+        yield "the decision was made outside the time of the request"
     if approval.used_by is not None:
         yield f"the approval was used by {approval.used_by}: it is good for one run"
 
@@ -194,8 +200,3 @@ def _level_problems(decision: Decision, required: AssuranceLevel) -> Iterator[st
         enough = _RANK.index(level) >= _RANK.index(required)
     if not enough:
         yield f"the decision has level {level.value}, needed is {required.value}"
-
-
-def _expired(request: ApprovalRequest, now_s: float) -> str:
-    minutes = max(0.0, now_s - request.expires_at_s) / 60
-    return f"the approval request expired {minutes:.0f} min ago"

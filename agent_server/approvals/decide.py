@@ -34,13 +34,13 @@ class Verdict:
     note: str = ""
 
 
-def record_shown(store: Store, request_id: str, *, approver: str, verdict_text: str, channel: str) -> None:
+def record_shown(store: Store, request_id: str, *, approver: str, text: str, channel: str) -> None:
     """Note in the audit log that this text was put before this human, whatever they answer."""
     store.append_audit(
         actor=approver,
         event="shown",
         subject=request_id,
-        details={"shown_digest": _digest(verdict_text), "text": verdict_text, "channel": channel},
+        details={"shown_digest": _digest(text), "text": text, "channel": channel},
     )
 
 

@@ -83,3 +83,7 @@ class Store(Protocol):
     def latest_time_s(self) -> float:
         """The latest time in the audit log: a clock set back does not revive an expired approval."""
         ...
+
+    def problems(self) -> Sequence[str]:
+        """Where the records contradict the audit log, in words; empty if nowhere."""
+        ...

@@ -1,0 +1,1 @@
+"""The terminal: what humans do with forerun, approvals among it."""

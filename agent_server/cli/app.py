@@ -1,0 +1,212 @@
+"""Every command of `forerun`, with its options; what each one does lies in the module that it imports.
+
+The imports stand inside the commands, because `forerun serve` must answer its client at once: no command pays for
+the database, cryptography and numerics of another.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from runtime.errors import ConfigurationError, ForerunError
+from tools.domain.errors import InvalidInput, NotFound
+
+app = typer.Typer(
+    name="forerun",
+    help="Distributed PyTorch training by the book: run small first, launch what a human approved, verify, report.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+keys_app = typer.Typer(no_args_is_help=True, help="Keys of the humans who may approve.")
+audit_app = typer.Typer(no_args_is_help=True, help="The audit log.")
+app.add_typer(keys_app, name="keys")
+app.add_typer(audit_app, name="audit")
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="run id, run-...")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST_ID", help="request id, req-...")]
+KeyOption = Annotated[str, typer.Option("--key", help="which of your keys, by the start of its id")]
+
+
+def main() -> None:
+    """The console script: a refusal is one paragraph and an exit code, 2 for bad input and 1 for everything else."""
+    try:
+        app()
+    except ForerunError as error:
+        from .output import fail
+
+        fail(str(error))
+        sys.exit(2 if isinstance(error, InvalidInput | NotFound | ConfigurationError) else 1)
+    except OSError as error:
+        from .output import fail
+
+        fail(f"{error.strerror or error}: {error.filename or ''}")
+        sys.exit(1)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    state_dir: Annotated[Path | None, typer.Option(help="instead of FORERUN_STATE_DIR")] = None,
+    keys_dir: Annotated[Path | None, typer.Option(help="instead of FORERUN_KEYS_DIR")] = None,
+) -> None:
+    from agent_server.settings import load_settings
+
+    context.obj = load_settings(state_dir=state_dir, keys_dir=keys_dir)
+
+
+@app.command()
+def serve(
+    context: typer.Context,
+    root: Annotated[list[Path], typer.Option(help="a directory in which agents may name files; repeatable")],
+) -> None:
+    """Serve MCP on stdin and stdout, for an agent's client to start."""
+    from agent_server.mcp_api.server import serve as serve_stdio
+    from tools.domain.paths import AllowedRoots
+
+    serve_stdio(context.obj, AllowedRoots.of(root))
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def launch(context: typer.Context) -> None:
+    """Start a training script on several processes, without plan or approval (see `forerun launch --help`)."""
+    from runtime.cli import main as launch_main
+
+    raise typer.Exit(launch_main(context.args))
+
+
+@app.command()
+def approvals(context: typer.Context) -> None:
+    """List what agents have asked for, newest first."""
+    from . import approvals as commands
+
+    commands.list_requests(context.obj)
+
+
+@app.command()
+def approve(context: typer.Context, request_id: RequestId, key: KeyOption = "") -> None:
+    """Read a plan and its cost, and approve it. Needs a terminal, and your passphrase."""
+    from . import approvals as commands
+
+    commands.approve(context.obj, request_id, key_prefix=key)
+
+
+@app.command()
+def refuse(context: typer.Context, request_id: RequestId, key: KeyOption = "") -> None:
+    """Refuse a request, with a reason. Needs a terminal, and your passphrase."""
+    from . import approvals as commands
+
+    commands.refuse(context.obj, request_id, key_prefix=key)
+
+
+@app.command()
+def runs(context: typer.Context, limit: Annotated[int, typer.Option(min=1, max=1000)] = 20) -> None:
+    """List runs, newest first."""
+    from . import runs as commands
+
+    commands.list_runs(context.obj, limit=limit)
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    run_id: RunId,
+    rank: Annotated[int, typer.Option(min=0)] = 0,
+    stream: Annotated[Literal["stdout", "stderr", "engine"], typer.Option()] = "stdout",
+    pattern: Annotated[str, typer.Option(help="only lines that match this regular expression")] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the run ends")] = False,
+) -> None:
+    """Print one rank's log."""
+    from . import runs as commands
+
+    commands.print_logs(context.obj, run_id, rank=rank, stream=stream, pattern=pattern, follow=follow)
+
+
+@app.command()
+def cancel(context: typer.Context, run_id: RunId) -> None:
+    """Stop a run and everything that it started."""
+    from . import runs as commands
+
+    commands.cancel(context.obj, run_id)
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="a plan, request or run")],
+    timeout: Annotated[float, typer.Option(min=0, help="seconds; exit code 1 when they are over")] = 86_400.0,
+) -> None:
+    """Wait until a request is decided or a run has ended, and print how."""
+    from . import runs as commands
+
+    raise typer.Exit(commands.wait(context.obj, id_, timeout_s=timeout))
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    run_id: RunId,
+    summary: Annotated[str, typer.Option(help="a text whose numbers are checked against the evidence")] = "",
+    verify: Annotated[bool, typer.Option("--verify", help="check the signature and digests of the report")] = False,
+) -> None:
+    """Write the provenance report of an ended run and print where it lies."""
+    from . import runs as commands
+
+    commands.report(context.obj, run_id, summary=summary, verify=verify)
+
+
+@keys_app.command("enroll")
+def keys_enroll(context: typer.Context, name: Annotated[str, typer.Option(help="the approver's name")]) -> None:
+    """Make a key pair; whoever has its passphrase may approve. Needs a terminal."""
+    from . import keys as commands
+
+    commands.enroll_key(context.obj, name)
+
+
+@keys_app.command("list")
+def keys_list(context: typer.Context) -> None:
+    """List the enrolled keys, removed ones too."""
+    from . import keys as commands
+
+    commands.list_keys(context.obj)
+
+
+@keys_app.command("remove")
+def keys_remove(context: typer.Context, key: Annotated[str, typer.Argument(help="the start of its id")]) -> None:
+    """Remove a key: what it approved and did not launch yet is void. Needs a terminal."""
+    from . import keys as commands
+
+    commands.remove_key(context.obj, key)
+
+
+@audit_app.command("verify")
+def audit_verify(context: typer.Context) -> None:
+    """Check the hash chain, every record against it, and every signature; exit code 1 if something does not fit."""
+    from . import audit as commands
+
+    raise typer.Exit(commands.verify(context.obj))
+
+
+@app.command("init-demo")
+def init_demo(directory: Annotated[Path, typer.Argument(help="a new state directory")]) -> None:
+    """Make a state directory for simulated approvals, which count nowhere else."""
+    from . import demo as commands
+
+    commands.init_demo(directory)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed_version
+
+    from .output import say
+
+    say(f"forerun {installed_version('forerun')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""`forerun approvals`, `approve` and `refuse`: a human reads, types what was read, and signs."""
+
+import time
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from agent_server.approvals.decide import Verdict, decide, record_shown
+from agent_server.approvals.keys import load_private_key, usable_keys
+from agent_server.settings import Settings
+from runtime.config.order import LaunchSpec
+from runtime.errors import ForerunError
+from runtime.launchers.registry import get_launcher
+from runtime.layout import RunLayout
+from tools.domain.approval import ApprovalRequest, ApproverKey, AssuranceLevel
+from tools.domain.errors import InvalidInput, NotFound, Refused, WrongStep
+from tools.domain.ids import require_id
+from tools.domain.plan_state import PlanRecord, PlanState
+from tools.domain.ports import Store
+from tools.plan_difference import differences
+from tools.request_approval import missing_evidence, request_refusals, shown_text
+from tools.shown_plan import SHORT_DIGEST_CHARACTERS, cost_words, short_digest
+
+from .opening import opened_store
+from .output import ago, say, table
+from .terminal import Terminal
+
+LEVEL_WORDS = {
+    AssuranceLevel.SIMULATED: "SIMULATED: a rehearsal in a state directory of its own; it counts nowhere else",
+    AssuranceLevel.A2: "A2: a terminal and a passphrase on this account; not tamper-proof against this account",
+    AssuranceLevel.A3: "A3: a passkey, or an account of its own",
+    AssuranceLevel.A4: "A4: an authenticated human who did not ask for it",
+}
+
+
+def list_requests(settings: Settings, *, limit: int = 50) -> None:
+    """Every request with what became of it."""
+    with opened_store(settings) as store:
+        now_s = max(time.time(), store.latest_time_s())
+        rows = [
+            (r.request_id, r.plan_id, _outcome(store, r, now_s=now_s), _cost(r), ago(now_s - r.created_at_s), r.reason)
+            for r in store.requests(limit=limit)
+        ]
+        simulated = store.mode == "simulated"
+    if simulated:
+        say(LEVEL_WORDS[AssuranceLevel.SIMULATED], style="bold magenta")
+    columns = ("request", "plan", "state", "cost", "age", "reason")
+    table("Approval requests", columns, rows, empty="No agent has asked for an approval.")
+
+
+def approve(settings: Settings, request_id: str, *, key_prefix: str) -> None:
+    """Show the request, have its cost and digest typed, and sign.
+
+    Raises:
+        Refused: no terminal, no key, an expired or changed request; nothing is decided then.
+        NothingDecided: three wrong answers, or the human left.
+    """
+    require_id(request_id, "req")
+    with opened_store(settings) as store:
+        terminal = Terminal(store.mode)
+        request, record = _open_request(store, request_id)
+        key = _choose_key(store, settings.keys_dir, key_prefix)
+        shown = _show(terminal, store, settings, request, record, key)
+        accepted = _have_it_typed(terminal, request, record)
+        private_key = _unlock(terminal, settings.keys_dir, key)
+        verdict = Verdict("approve", shown, "terminal", accepted_not_shown=accepted)
+        decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
+    left = ago(request.expires_at_s - time.time())
+    terminal.say(
+        f"{request_id} is approved by {key.approver}, level {key.level.value}: plan {request.plan_id} may launch once "
+        f"in the next {left}.",
+        style="bold green",
+    )
+
+
+def refuse(settings: Settings, request_id: str, *, key_prefix: str) -> None:
+    """Show the request, ask for the reason, and sign the refusal.
+
+    Raises:
+        Refused: no terminal, no key, or the request is not open.
+    """
+    require_id(request_id, "req")
+    with opened_store(settings) as store:
+        terminal = Terminal(store.mode)
+        request, record = _requested(store, request_id)
+        key = _choose_key(store, settings.keys_dir, key_prefix)
+        shown = _show(terminal, store, settings, request, record, key)
+        while not (note := terminal.ask("Reason for refusing: ")):
+            terminal.wrong_answer("the agent and the report need a reason")
+        private_key = _unlock(terminal, settings.keys_dir, key)
+        verdict = Verdict("refuse", shown, "terminal", note=note)
+        decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
+    terminal.say(f"{request_id} is refused by {key.approver}; plan {request.plan_id} will not launch.", style="bold")
+
+
+def _requested(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanRecord]:
+    request = store.request(request_id)
+    record = store.plan(request.plan_id)
+    if record.state is not PlanState.REQUESTED or store.approval(request_id) is not None:
+        raise WrongStep(
+            f"request {request_id} is not open: its plan is {record.state.value}",
+            next_step="`forerun approvals` shows the open ones",
+        )
+    return request, record
+
+
+def _open_request(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanRecord]:
+    request, record = _requested(store, request_id)
+    reasons = request_refusals(record, request, now_s=max(time.time(), store.latest_time_s()))
+    if reasons:
+        raise Refused(
+            f"request {request_id} cannot be approved: {'; '.join(reasons)}", next_step="ask for a new request"
+        )
+    return request, record
+
+
+def _choose_key(store: Store, keys_dir: Path, prefix: str) -> ApproverKey:
+    keys = [key for key in usable_keys(store, keys_dir) if key.key_id.startswith(prefix)]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        names = ", ".join(f"{key.key_id[:8]} ({key.approver})" for key in keys)
+        raise InvalidInput(f"{len(keys)} keys fit", allowed=names, next_step="name one with --key")
+    if prefix:
+        raise NotFound(f"no usable key begins with {prefix!r}", next_step="`forerun keys list` shows the keys")
+    raise Refused(
+        f"no enrolled key lies in {keys_dir}, so nobody can approve here", next_step="`forerun keys enroll --name NAME`"
+    )
+
+
+def _show(
+    terminal: Terminal,
+    store: Store,
+    settings: Settings,
+    request: ApprovalRequest,
+    record: PlanRecord,
+    key: ApproverKey,
+) -> str:
+    changes = _changes(store, record)
+    text = f"Level: {LEVEL_WORDS[key.level]}\nApprover: {key.approver} ({key.key_id[:8]})\n" + shown_text(
+        record, request, spec=_command(settings, record), differences=changes
+    )
+    record_shown(store, request.request_id, approver=key.approver, text=text, channel="terminal")
+    style = "bold magenta" if key.level is AssuranceLevel.SIMULATED else "bold yellow"
+    terminal.say(f"*** {LEVEL_WORDS[key.level]} ***", style=style)
+    terminal.say(text)
+    return text
+
+
+def _have_it_typed(terminal: Terminal, request: ApprovalRequest, record: PlanRecord) -> tuple[str, ...]:
+    """The evidence that the human accepts as missing, after everything was typed as it is shown."""
+    terminal.require('Cost, as shown (the amount alone, or the word "unknown"): ', cost_words(request.estimate))
+    terminal.require(f"Request digest, first {SHORT_DIGEST_CHARACTERS} characters: ", short_digest(request))
+    missing = missing_evidence(record.smoke)
+    for name in missing:
+        terminal.say(f"The smoke run did not show {name}.", style="bold red")
+        terminal.require(f"To accept that it is missing, type its name ({name}): ", name)
+    return missing
+
+
+def _unlock(terminal: Terminal, keys_dir: Path, key: ApproverKey) -> Ed25519PrivateKey:
+    while True:
+        try:
+            return load_private_key(keys_dir, key, passphrase=terminal.ask_secret("Passphrase: "))
+        except InvalidInput as error:
+            terminal.wrong_answer(error.what)
+
+
+def _changes(store: Store, record: PlanRecord) -> tuple[str, ...]:
+    base = store.plan(record.base_plan_id) if record.base_plan_id else None
+    if base is None or base.plan is None or record.plan is None:
+        return ()
+    return tuple(differences(base.plan, record.plan))
+
+
+def _command(settings: Settings, record: PlanRecord) -> LaunchSpec | None:
+    """The command as it will be rendered, with a placeholder for the run's id; None is shown as such."""
+    if record.plan is None:
+        return None
+    layout = RunLayout(settings.runs_dir / "RUN")
+    try:
+        return get_launcher(record.plan.layout.launcher).render(record.plan, layout, run_id="RUN", kind="full")
+    except ForerunError:
+        return None
+
+
+def _outcome(store: Store, request: ApprovalRequest, *, now_s: float) -> str:
+    approval = store.approval(request.request_id)
+    if approval is None:
+        left = request.expires_at_s - now_s
+        return f"open, expires in {ago(left)}" if left > 0 else "expired"
+    decision = approval.decision
+    word = "refused" if decision.decision == "refuse" else "approved"
+    words = f"{word} by {decision.approver} ({decision.level.value})"
+    if approval.used_by:
+        return f"{words}, used by {approval.used_by}"
+    return f"{words}, expired" if word == "approved" and now_s >= request.expires_at_s else words
+
+
+def _cost(request: ApprovalRequest) -> str:
+    return f"{cost_words(request.estimate)} {request.estimate.currency}".strip()

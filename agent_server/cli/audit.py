@@ -1,0 +1,35 @@
+"""`forerun audit verify`: does the database still say what happened?"""
+
+from agent_server.settings import Settings
+from tools.domain.ports import Store
+from tools.request_approval import signature_problems
+
+from .opening import opened_store
+from .output import fail, say
+
+
+def verify(settings: Settings) -> int:
+    """Print every problem, the first broken link first; the exit code is 1 if there is one."""
+    with opened_store(settings) as store:
+        problems = [*store.problems(), *_signatures(store)]
+        log = store.audit_log()
+    for problem in problems:
+        fail(problem)
+    if problems:
+        return 1
+    say(f"{len(log)} links, every record and every signature fit. Head: {log[-1].hash}")
+    return 0
+
+
+def _signatures(store: Store) -> list[str]:
+    enrolled = store.keys()
+    keys = {key.key_id: key for key in enrolled}
+    found = []
+    for request in store.requests(limit=1_000_000):
+        approval = store.approval(request.request_id)
+        if approval is not None:
+            key = keys.get(approval.decision.key_id)
+            found += [f"decision on {request.request_id}: {p}" for p in signature_problems(approval, key)]
+            if approval.decision.request_digest != request.digest:
+                found.append(f"decision on {request.request_id}: the request was edited since")
+    return found
