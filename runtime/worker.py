@@ -152,13 +152,15 @@ def _crash(error: BaseException, error_file: Path | None) -> NoReturn:
     while trace is not None and _is_bootstrap(trace):
         trace = trace.tb_next
     error.__traceback__ = trace
-    if error_file is not None:
-        with contextlib.suppress(OSError):
-            _record(error, error_file)
-    sys.excepthook(type(error), error, trace)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    record = _describe(error)
+    _write_record(record, error_file)
+    sys.excepthook(type(error), error, trace)
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    _write_record({**record, "stderr_end": os.fstat(2).st_size}, error_file)
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -170,21 +172,28 @@ def _is_bootstrap(trace: types.TracebackType) -> bool:
     return file in (__file__, runpy.__file__, "<frozen runpy>")
 
 
-def _record(error: BaseException, path: Path) -> None:
+def _describe(error: BaseException) -> dict[str, Any]:
+    """The record of an exception; what python prints of it stands in stderr from `stderr_begin` to `stderr_end`."""
     try:
         message = str(error)
     except Exception as failure:
         message = f"(no message: str() raised {type(failure).__name__})"
-    data = {
+    return {
         "type": type(error).__name__,
         "message": message,
         "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "time_s": time.time(),
-        "stderr_offset": os.fstat(2).st_size,
+        "stderr_begin": os.fstat(2).st_size,
     }
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(data, indent=1), errors="backslashreplace")
-    os.replace(temporary, path)
+
+
+def _write_record(record: dict[str, Any], path: Path | None) -> None:
+    if path is None:
+        return
+    with contextlib.suppress(OSError):  # a full disk must not hide the exception itself
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(json.dumps(record, indent=1), errors="backslashreplace")
+        os.replace(temporary, path)
 
 
 if __name__ == "__main__":

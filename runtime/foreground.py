@@ -1,0 +1,150 @@
+"""A launch by hand: the supervisor in this very process, output as it comes, the first failure told last."""
+
+import re
+import secrets
+import shlex
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .config.order import LaunchOrder, LaunchSpec, RunResult
+from .errors import LaunchError
+from .interrupts import Interrupts
+from .launchers.local import engine_command, run_environment
+from .layout import RunLayout
+from .live_output import LiveOutput
+from .outcome import read_error
+from .run_files import claim_run, write_model
+from .supervisor import supervise
+
+_NO_WALL_LIMIT_S = 10 * 365 * 86400.0
+_NO_DISK_LIMIT_BYTES = 2**62
+
+
+@dataclass(frozen=True)
+class HandLaunch:
+    """A checked request of `forerun launch`.
+
+    Attributes:
+        target: the script's path, or the module's name if `is_module`.
+        environment: what is added to the caller's own environment.
+        port: a fixed port; None lets the engine choose a free one.
+    """
+
+    python: str
+    target: str
+    arguments: tuple[str, ...]
+    num_processes: int
+    is_module: bool = False
+    port: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    log_dir: Path = Path("forerun-runs")
+
+
+def render(launch: HandLaunch, layout: RunLayout, *, run_id: str) -> LaunchSpec:
+    """What will be started."""
+    return LaunchSpec(
+        argv=engine_command(
+            launch.python,
+            layout,
+            num_processes=launch.num_processes,
+            target=[launch.target, *launch.arguments],
+            port=launch.port,
+            is_module=launch.is_module,
+        ),
+        environment={**run_environment(layout, run_id=run_id), **launch.environment},
+        working_directory=str(Path.cwd()),
+    )
+
+
+def describe(launch: HandLaunch) -> str:
+    """The command and the added environment, for a reader."""
+    spec = render(launch, RunLayout(launch.log_dir.absolute() / run_name(launch)), run_id="(made at launch)")
+    added = [f"{name}={shlex.quote(value)}" for name, value in sorted(spec.environment.items())]
+    return "\n".join([f"in {spec.working_directory}:", *added, shlex.join(spec.argv)])
+
+
+def run(launch: HandLaunch) -> int:
+    """Run to the end; returns the exit code: the first failing rank's, 128 + signal when stopped by one.
+
+    Raises:
+        LaunchError: the run directory cannot be made.
+    """
+    interrupts = Interrupts(foreground=True)
+    layout = _make_run_dir(launch)
+    run_id = f"hand-{secrets.token_hex(5)}"
+    order = LaunchOrder(
+        run_id=run_id,
+        kind="full",
+        plan_digest="",
+        spec=render(launch, layout, run_id=run_id),
+        wall_time_s=_NO_WALL_LIMIT_S,
+        disk_bytes=_NO_DISK_LIMIT_BYTES,
+        without_plan=True,
+    )
+    write_model(layout.launch, order)
+    claim_run(layout)
+    _say(f"forerun: {launch.num_processes} process{'es' * (launch.num_processes > 1)}, files in {layout.root}")
+    output = LiveOutput(layout, num_processes=launch.num_processes, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer)
+    output.start()
+    try:
+        result = supervise(layout, interrupts)
+    finally:
+        output.finish()
+    _tell(layout, result)
+    return _exit_code(result)
+
+
+def run_name(launch: HandLaunch) -> str:
+    """<time>-<script>, readable and safe as a file name."""
+    stem = launch.target if launch.is_module else Path(launch.target).stem
+    return time.strftime("%Y%m%d-%H%M%S-") + re.sub(r"[^A-Za-z0-9._-]+", "_", stem)[:60]
+
+
+def _make_run_dir(launch: HandLaunch) -> RunLayout:
+    name = run_name(launch)
+    try:
+        launch.log_dir.mkdir(parents=True, exist_ok=True)
+        for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+            root = launch.log_dir.absolute() / f"{name}{suffix}"
+            try:
+                root.mkdir()
+            except FileExistsError:
+                continue
+            return RunLayout(root)
+    except OSError as error:
+        raise LaunchError(
+            f"no run directory can be made in {launch.log_dir}: {error.strerror}",
+            allowed="a directory that you may write to",
+            next_step="give another one to --log-dir",
+        ) from error
+    raise LaunchError(f"{launch.log_dir} is full of runs named {name}", next_step="give another one to --log-dir")
+
+
+def _tell(layout: RunLayout, result: RunResult) -> None:
+    """Say what happened; the traceback of the first failure comes last, and nowhere else."""
+    if result.state == "succeeded":
+        return
+    _say(f"forerun: {result.state}: {result.reason}; files in {layout.root}")
+    for failure in result.failures[1:]:
+        first = result.failures[0].rank
+        _say(f"forerun: rank {failure.rank}, after rank {first}: {failure.message.splitlines()[0][:200]}")
+    if result.failures and (trace := str(read_error(layout, result.failures[0].rank).get("traceback", ""))):
+        _say(f"forerun: the first failure, rank {result.failures[0].rank}:\n{trace.rstrip()}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _exit_code(result: RunResult) -> int:
+    if result.state == "succeeded":
+        return 0
+    if result.exit_code is not None:
+        return result.exit_code
+    if result.state == "cancelled" and result.signals_sent:
+        return 128 + int(getattr(signal, result.signals_sent[0], signal.SIGTERM))
+    return 1

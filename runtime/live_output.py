@@ -1,0 +1,103 @@
+"""Shows what the ranks print while they print it, from their files; uncaught tracebacks are left for the end."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from .layout import RunLayout
+from .outcome import read_error
+
+_LOOK_S = 0.1
+_PIECE_BYTES = 2**20
+
+
+class LiveOutput(threading.Thread):
+    """Copies the ranks' files to two streams, line by line and with the rank in front when there are several ranks."""
+
+    def __init__(self, layout: RunLayout, *, num_processes: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
+        super().__init__(name="live-output", daemon=True)
+        self._over = threading.Event()
+        self._followed = []
+        for rank in range(num_processes):
+            prefix = f"[rank{rank}] ".encode() if num_processes > 1 else b""
+            hidden = _traceback_reader(layout, rank)
+            self._followed += [
+                _Followed(layout.stdout(rank), stdout, prefix),
+                _Followed(layout.stderr(rank), stderr, prefix, hidden),
+            ]
+
+    def run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self._look(last=False)
+        self._look(last=True)
+
+    def finish(self) -> None:
+        """Show the rest; everything is out when this returns."""
+        self._over.set()
+        self.join()
+
+    def _look(self, *, last: bool) -> None:
+        for followed in self._followed:
+            with contextlib.suppress(OSError):  # whoever read our output has gone; the files have it all
+                followed.copy_new(last=last)
+
+
+@dataclass
+class _Followed:
+    """One file, its position, and the beginning of a line whose end has not been written yet."""
+
+    path: Path
+    stream: BinaryIO
+    prefix: bytes
+    hidden: Callable[[], tuple[int | None, int | None]] | None = None
+    position: int = 0
+    partial: bytes = field(default=b"")
+
+    def copy_new(self, *, last: bool) -> None:
+        while piece := self._read(last=last):
+            self._show(piece)
+        if last and self.partial:
+            self._show(b"\n")
+
+    def _read(self, *, last: bool) -> bytes:
+        try:
+            with self.path.open("rb") as handle:
+                handle.seek(self.position)
+                data = handle.read(_PIECE_BYTES)
+        except FileNotFoundError:
+            return b""
+        begin, end = self.hidden() if data and self.hidden is not None else (None, None)
+        if begin is None or self.position + len(data) <= begin:
+            shown = data
+        elif self.position < begin:
+            shown = data[: begin - self.position]
+        elif end is None and not last:
+            return b""  # the traceback is being written
+        elif end is None or self.position < end:
+            self.position = self.position + len(data) if end is None else end
+            return self._read(last=last)
+        else:
+            shown = data
+        self.position += len(shown)
+        return shown
+
+    def _show(self, piece: bytes) -> None:
+        if not self.prefix:
+            self.stream.write(piece)
+            self.stream.flush()
+            return
+        *lines, self.partial = (self.partial + piece).split(b"\n")
+        if lines:
+            self.stream.write(b"".join(self.prefix + line + b"\n" for line in lines))
+            self.stream.flush()
+
+
+def _traceback_reader(layout: RunLayout, rank: int) -> Callable[[], tuple[int | None, int | None]]:
+    def read() -> tuple[int | None, int | None]:
+        error = read_error(layout, rank)
+        return error.get("stderr_begin"), error.get("stderr_end")
+
+    return read
