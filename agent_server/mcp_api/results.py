@@ -136,7 +136,7 @@ def settled(found: "Settled") -> Reply:
 
 def approval_required(found: "ApprovalRequired") -> Reply:
     record = found.record
-    data = {"status": "approval_required", "plan_id": record.plan_id, "state": record.state.value}
+    data: dict[str, Any] = {"status": "approval_required", "plan_id": record.plan_id, "state": record.state.value}
     data |= {"request_id": found.request_id, "missing": list(found.missing)}
     return Reply(f"Approval required, nothing was started: {'; '.join(found.missing)}.", next_step(record), data)
 

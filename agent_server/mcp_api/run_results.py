@@ -17,7 +17,7 @@ def started(found: "Started", *, plan: PlanRecord | None = None) -> Reply:
     run = found.run
     word = "already launched" if found.already else "launched"
     text = f"{run.kind} run {run.run_id} of plan {run.plan_id}: {word}, {_state(run)}."
-    data = {
+    data: dict[str, Any] = {
         "run_id": run.run_id,
         "kind": run.kind,
         "state": run.state.value,

@@ -162,7 +162,11 @@ class PlanTools:
         """Step 4. Start the approved run, once: repeated calls give the same run_id. Says what is missing else."""
         procedure = await self._procedure()
         found = await in_thread(lambda: procedure.launch(plan_id))
-        return (results.approval_required(found) if hasattr(found, "missing") else run_results.started(found)).result()
+        from agent_server.procedure import ApprovalRequired  # deferred: by now the container has loaded it
+
+        if isinstance(found, ApprovalRequired):
+            return results.approval_required(found).result()
+        return run_results.started(found).result()
 
     async def _procedure(self) -> "Procedure":
         return await in_thread(lambda: self._container().procedure)

@@ -98,7 +98,7 @@ def cancel(place: Workplace, run_id: str, actor: str, *, wait_s: float = _CANCEL
 
 
 def logs(
-    place: Workplace, run_id: str, *, rank: int, cursor: str, pattern: str, max_lines: int, stream: str
+    place: Workplace, run_id: str, *, rank: int, cursor: str, pattern: str, max_lines: int, stream: Stream
 ) -> LogPage:
     """A page of one rank's log."""
     return read_logs(

@@ -22,7 +22,6 @@ from tools.request_approval import launch_refusals
 
 from .workplace import Workplace, layout_of, require_plan
 
-_CLAIM_WAIT_S = 8.0
 _CLAIM_POLL_S = 0.05
 _NEEDS_APPROVAL = frozenset({PlanState.ESTIMATED, PlanState.REQUESTED, PlanState.REFUSED, PlanState.EXPIRED})
 
@@ -154,14 +153,14 @@ def _start(place: Workplace, run: RunRecord, kept: RunRecord) -> Started:
                 f"run {run.run_id} could not be started: {error}",
                 next_step="diagnose_failure, then a new plan with base_plan_id",
             ) from error
-    _await_claim(run)
+    _await_claim(run, place.claim_wait_s)
     return Started(place.reconciler.reconcile(place.store.run(run.run_id)), already=False)
 
 
-def _await_claim(run: RunRecord) -> None:
+def _await_claim(run: RunRecord, wait_s: float) -> None:
     """A run without a claim after this is not an error: the reconciler asks again, and in the end gives up."""
     layout = layout_of(run)
-    deadline = time.monotonic() + _CLAIM_WAIT_S
+    deadline = time.monotonic() + wait_s
     while read_claim(layout) is None and time.monotonic() < deadline:
         time.sleep(_CLAIM_POLL_S)
 

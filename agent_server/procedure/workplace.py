@@ -19,7 +19,11 @@ from tools.domain.run_state import RunRecord
 
 @dataclass(frozen=True)
 class Workplace:
-    """The collaborators of the procedure. `clock` gives seconds since the epoch."""
+    """The collaborators of the procedure. `clock` gives seconds since the epoch.
+
+    Attributes:
+        claim_wait_s: how long a launch waits for a supervisor to take the run before it answers anyway.
+    """
 
     store: Store
     settings: Settings
@@ -27,6 +31,7 @@ class Workplace:
     clock: Callable[[], float]
     reconciler: Reconciler
     launchers: Callable[[str], Launcher]
+    claim_wait_s: float = 8.0
 
     def now_s(self) -> float:
         """Never earlier than the audit log's last entry: a clock set back revives nothing."""
