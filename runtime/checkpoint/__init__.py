@@ -1,0 +1,1 @@
+"""Checkpoints: written whole or not at all, verified before they are loaded, never unpickled."""

@@ -1,0 +1,208 @@
+"""Collectives over nested structures. Ranks agree on shapes and keys first: a mismatch is an error, not a hang."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from .errors import DistributedError, UsageError
+from .state import PartialState
+from .structures import leaves, map_leaves
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def gather(data: Any) -> Any:
+    """The tensors of all ranks joined along dimension 0, in rank order, on every rank.
+
+    Scalars become vectors of one element per rank, also where there is one process.
+
+    Raises:
+        UsageError: a leaf is no tensor.
+        DistributedError: structures, dtypes or shapes differ between ranks, or a rank does not come.
+    """
+    _require_tensors(data, "gather")
+    described = _meet("gather", data)
+    _same(described, "gather", _exact, "use pad_across_processes first, or gather_for_metrics")
+    return map_leaves(lambda t: _gather_tensor(_vector(t), None), data)
+
+
+def gather_uneven(data: Any) -> Any:
+    """Like gather, but dimension 0 may differ between ranks (0 included); nothing is padded in the result."""
+    _require_tensors(data, "gather_for_metrics")
+    described = _meet("gather_for_metrics", data)
+    _same(described, "gather_for_metrics", _all_but_length, "make all other dimensions equal")
+    order = iter(range(len(described[0])))
+
+    def one(tensor: torch.Tensor) -> torch.Tensor:
+        place = next(order)
+        lengths = [(rank[place][2] or [1])[0] for rank in described]
+        return _gather_tensor(_vector(tensor), lengths)
+
+    return map_leaves(one, data)
+
+
+def gather_object(data: Any) -> list[Any]:
+    """Objects of all ranks in rank order; lists are joined to one list."""
+    state = PartialState()
+    if state.guard is None:
+        return list(data) if isinstance(data, (list, tuple)) else [data]
+    state.guard.meet("gather_object")
+    received: list[Any] = [None] * state.num_processes
+    dist.all_gather_object(received, data)
+    if all(isinstance(item, (list, tuple)) for item in received):
+        return [element for item in received for element in item]
+    return received
+
+
+def reduce(data: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
+    """The sum or mean over all ranks of each tensor, times `scale`, on every rank; the input stays as it is.
+
+    Raises:
+        DistributedError: structures, dtypes or shapes differ between ranks, or a rank does not come.
+    """
+    if reduction not in ("mean", "sum", "none"):
+        raise UsageError(f"reduction {reduction!r}", allowed="mean, sum, none", next_step="choose one of these")
+    _require_tensors(data, "reduce")
+    _same(_meet("reduce", data), "reduce", _exact, "reduce tensors of one shape")
+    return map_leaves(lambda t: _reduce_tensor(t, reduction, scale), data)
+
+
+def broadcast(data: Any, from_process: int = 0) -> Any:
+    """The tensors of one rank, on every rank."""
+    _require_tensors(data, "broadcast")
+    _same(_meet("broadcast", data), "broadcast", _exact, "pass a tensor of the same shape and dtype on every rank")
+    return map_leaves(lambda t: _broadcast_tensor(t, from_process), data)
+
+
+def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list[Any]:
+    """Replace the elements by those of one rank, in place."""
+    state = PartialState()
+    if state.guard is not None:
+        lengths = state.guard.meet("broadcast_object_list", details=len(object_list))
+        if len(set(lengths)) > 1:
+            raise DistributedError(
+                f"broadcast_object_list of lists of different lengths: {_by_rank(lengths)}",
+                allowed="lists of one length",
+                next_step="pass a list of the same length on every rank",
+            )
+        dist.broadcast_object_list(object_list, src=from_process)
+    return object_list
+
+
+def pad_across_processes(data: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+    """Pad each tensor along `dim` with `pad_index` to the longest of all ranks."""
+    _require_tensors(data, "pad_across_processes")
+    described = _meet("pad_across_processes", data)
+    order = iter(range(len(described[0])))
+
+    def one(tensor: torch.Tensor) -> torch.Tensor:
+        place = next(order)
+        if dim >= tensor.ndim or dim < -tensor.ndim:
+            return tensor
+        longest = max((rank[place][2][dim] for rank in described), default=0)
+        return _pad(tensor, dim, longest, pad_index, pad_first)
+
+    return map_leaves(one, data)
+
+
+def _pad(tensor: torch.Tensor, dim: int, length: int, value: float, first: bool) -> torch.Tensor:
+    missing = length - tensor.shape[dim]
+    if missing <= 0:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = missing
+    filling = tensor.new_full(shape, value)
+    return torch.cat([filling, tensor] if first else [tensor, filling], dim=dim)
+
+
+def _vector(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()
+
+
+def _gather_tensor(tensor: torch.Tensor, lengths: Sequence[int] | None) -> torch.Tensor:
+    """All ranks' tensors joined; travels as bytes, since backends differ in the dtypes that they know."""
+    world_size = PartialState().num_processes
+    if world_size == 1:
+        return tensor
+    longest = max(lengths) if lengths is not None else tensor.shape[0]
+    padded = _pad(tensor, 0, longest, 0, False).contiguous()
+    if padded.numel() == 0:
+        total = sum(lengths) if lengths is not None else world_size * longest
+        return tensor.new_empty((total, *tensor.shape[1:]))
+    raw = padded.reshape(-1).view(torch.uint8)
+    received = [torch.empty_like(raw) for _ in range(world_size)]
+    dist.all_gather(received, raw)
+    parts = [item.view(padded.dtype).reshape(padded.shape) for item in received]
+    if lengths is not None:
+        parts = [part[:length] for part, length in zip(parts, lengths, strict=True)]
+    return torch.cat(parts)
+
+
+def _reduce_tensor(tensor: torch.Tensor, reduction: Reduction, scale: float) -> torch.Tensor:
+    state = PartialState()
+    total = tensor.detach().clone()
+    if state.use_distributed and reduction != "none":
+        if total.dtype is torch.bool:
+            total = total.long()
+        wide = total.float() if total.dtype in (torch.float16, torch.bfloat16) else total
+        dist.all_reduce(wide)
+        total = wide.to(total.dtype)
+    if reduction == "mean" and state.use_distributed:
+        total = total / state.num_processes
+    return total if math.isclose(scale, 1.0, rel_tol=0, abs_tol=0) else total * scale
+
+
+def _broadcast_tensor(tensor: torch.Tensor, from_process: int) -> torch.Tensor:
+    if not PartialState().use_distributed or tensor.numel() == 0:
+        return tensor.detach().clone()
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).clone()
+    dist.broadcast(raw, src=from_process)
+    return raw.view(tensor.dtype).reshape(tensor.shape)
+
+
+Description = list[list[Any]]
+
+
+def _meet(operation: str, data: Any) -> list[Description]:
+    own: Description = [[path, str(leaf.dtype), list(leaf.shape)] for path, leaf in leaves(data)]
+    guard = PartialState().guard
+    return [own] if guard is None else guard.meet(operation, details=own)
+
+
+def _exact(description: Description) -> Any:
+    return description
+
+
+def _all_but_length(description: Description) -> Any:
+    return [[path, dtype, shape[1:], len(shape)] for path, dtype, shape in description]
+
+
+def _same(described: list[Description], operation: str, view: Callable[[Description], Any], next_step: str) -> None:
+    if all(view(other) == view(described[0]) for other in described):
+        return
+    raise DistributedError(
+        f"{operation} of different things: {_by_rank([_words(item) for item in described])}",
+        allowed="the same keys, dtypes and shapes on every rank",
+        next_step=next_step,
+    )
+
+
+def _words(description: Description) -> str:
+    return ", ".join(f"{path} {dtype.removeprefix('torch.')}{shape}" for path, dtype, shape in description) or "nothing"
+
+
+def _by_rank(values: Sequence[Any]) -> str:
+    return "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+
+
+def _require_tensors(data: Any, operation: str) -> None:
+    wrong = [f"{path} is {type(leaf).__name__}" for path, leaf in leaves(data) if not isinstance(leaf, torch.Tensor)]
+    if wrong:
+        raise UsageError(
+            f"{operation} of what is no tensor: {', '.join(wrong[:5])}",
+            allowed="tensors, or lists, tuples and dicts of them",
+            next_step="use gather_object for other data, or make them tensors",
+        )

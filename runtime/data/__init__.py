@@ -1,0 +1,1 @@
+"""Loaders that every rank reads its own share of, and their position."""

@@ -1,0 +1,240 @@
+"""The prepared loader: this rank's share of a DataLoader, on its device, with a position that can be resumed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from ..errors import ConfigurationError, UsageError
+from ..options import DataLoaderConfiguration
+from ..seeding import derive_seed
+from ..structures import batch_length, send_to_device
+from .activity import Activity, Iteration, LoaderLimit
+from .position import LoaderPosition
+from .samplers import Sharding
+from .sources import IndexedSource, Source, StreamSource
+
+
+class PreparedLoader:
+    """Iterates over this rank's batches; all that is not defined here is the wrapped loader's.
+
+    The order of an epoch depends on (seed, epoch) alone. Each iteration is the next epoch, unless set_epoch says which.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        *,
+        source: Source,
+        device: torch.device | None,
+        non_blocking: bool,
+        stateful: bool,
+        seed: int,
+        activity: Activity,
+        limit: LoaderLimit | None,
+    ) -> None:
+        self.base_loader = loader
+        self.sharding = source.sharding
+        self.position = LoaderPosition(seed, batch_size=self.sharding.batch_size)
+        self._source = source
+        self._device = device
+        self._non_blocking = non_blocking
+        self._stateful = stateful
+        self._activity = activity
+        self._limit = limit
+        self._next_epoch = 0
+        self._resume_at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        start = self._resume_at if self._stateful else 0
+        return self._iterate(start)
+
+    def __len__(self) -> int:
+        """Number of batches that this rank takes in a whole epoch."""
+        return self._source.count(self.sharding.rank)
+
+    def lengths(self) -> list[int] | None:
+        """Number of batches for each rank; None if it is not known beforehand."""
+        try:
+            return [self._source.count(rank) for rank in range(self.sharding.world_size)]
+        except TypeError:
+            return None
+
+    def skipping(self, num_batches: int) -> Iterator[Any]:
+        """The next epoch without its first batches, which are not loaded."""
+        return self._iterate(self.sharding.base_batches(num_batches))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or else the next one."""
+        return self.position.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Decide which epoch the next iteration is."""
+        if epoch != self._next_epoch or not self._resume_at:
+            self._resume_at = 0
+            self.position = self._place(epoch, 0, in_progress=False)
+        self._next_epoch = epoch
+
+    @property
+    def total_batch_size(self) -> int | None:
+        """Samples that all ranks together take in a full micro-batch."""
+        per_device = self.sharding.per_device
+        return None if per_device is None else per_device * self.sharding.world_size
+
+    @property
+    def device(self) -> torch.device | None:
+        return self._device
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.position.as_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = self.position.resume_from(state)
+        self._next_epoch = self.position.epoch
+        self._resume_at = self.position.batches if self.position.in_progress else 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base_loader":
+            raise AttributeError(name)
+        return getattr(self.base_loader, name)
+
+    def _iterate(self, start: int) -> Iterator[Any]:
+        iteration = Iteration(self)
+        if self._limit is not None and self._limit.ends(self, 0):
+            return
+        epoch, self._next_epoch, self._resume_at = self._next_epoch, self._next_epoch + 1, 0
+        position = self.position = self._place(epoch, start, in_progress=True)
+        try:
+            for batch in self._source.batches(seed=position.seed, epoch=epoch, start=start):
+                position.batches += self.sharding.base_batches(1)
+                iteration.num_valid, iteration.is_last = batch.num_valid, batch.is_last
+                iteration.length = batch_length(batch.data)
+                self._activity.yielded(iteration)
+                yield self._placed(batch.data)
+                if self._limit is not None and self._limit.ends(self, iteration.num_yielded):
+                    break
+        finally:
+            self._activity.ended(iteration)
+        if self.position is position:
+            self.position = self._place(epoch + 1, 0, in_progress=False)
+
+    def _placed(self, data: Any) -> Any:
+        return data if self._device is None else send_to_device(data, self._device, self._non_blocking)
+
+    def _place(self, epoch: int, batches: int, *, in_progress: bool) -> LoaderPosition:
+        return LoaderPosition(self.position.seed, epoch, batches, self.position.batch_size, in_progress)
+
+
+class SkippedLoader:
+    """A loader whose first batches are passed over, once."""
+
+    def __init__(self, loader: PreparedLoader, num_batches: int) -> None:
+        self._loader = loader
+        self._num_batches = num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._loader.skipping(self._num_batches)
+
+    def __len__(self) -> int:
+        return max(0, len(self._loader) - self._num_batches)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+def skip_first_batches(dataloader: PreparedLoader, num_batches: int = 0) -> SkippedLoader:
+    """The prepared loader less its first `num_batches`, which are never loaded.
+
+    Raises:
+        UsageError: the loader was not prepared.
+    """
+    if not isinstance(dataloader, PreparedLoader):
+        raise UsageError(
+            f"skip_first_batches of a {type(dataloader).__name__}",
+            allowed="a loader that prepare() gave back",
+            next_step="prepare the loader first",
+        )
+    return SkippedLoader(dataloader, num_batches)
+
+
+def loader_seed(loader: DataLoader[Any], configured: int | None) -> int:
+    """Where the shuffling of this loader begins on this rank: configured, the sampler's own, or torch's seed."""
+    if configured is not None:
+        return configured
+    sampler = getattr(loader, "sampler", None)
+    own = getattr(sampler, "generator", None) or loader.generator
+    return own.initial_seed() if isinstance(own, torch.Generator) else torch.initial_seed()
+
+
+def prepare_loader(
+    loader: DataLoader[Any],
+    *,
+    rank: int,
+    world_size: int,
+    device: torch.device | None,
+    configuration: DataLoaderConfiguration,
+    seed: int,
+    index: int,
+    activity: Activity,
+    limit: LoaderLimit | None,
+) -> PreparedLoader:
+    """Shard a loader.
+
+    Args:
+        seed: the same on every rank.
+        index: of the loader in its Accelerator, so that two loaders shuffle differently.
+
+    Raises:
+        ConfigurationError: the configuration does not fit the loader.
+    """
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    sharding = Sharding(
+        rank=rank,
+        world_size=world_size,
+        batch_size=_nominal_size(loader, is_stream, configuration.split_batches),
+        split=configuration.split_batches,
+        even=configuration.even_batches,
+        drop_last=bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last)),
+    )
+    return PreparedLoader(
+        loader,
+        source=_source(loader, sharding, is_stream, configuration.dispatch_batches),
+        device=device,
+        non_blocking=configuration.non_blocking,
+        stateful=configuration.use_stateful_dataloader,
+        seed=derive_seed(seed, index),
+        activity=activity,
+        limit=limit,
+    )
+
+
+def _source(loader: DataLoader[Any], sharding: Sharding, is_stream: bool, dispatch: bool | None) -> Source:
+    if not is_stream:
+        if dispatch:
+            raise ConfigurationError(
+                "dispatch_batches=True for a data set with indices",
+                allowed="dispatching of iterable data sets",
+                next_step="set dispatch_batches=None: every rank reads its own share, with the same result",
+            )
+        return IndexedSource(loader, sharding)
+    if dispatch and sharding.world_size > 1:
+        from .dispatch import DispatchedSource
+
+        return DispatchedSource(loader, sharding)
+    return StreamSource(loader, sharding)
+
+
+def _nominal_size(loader: DataLoader[Any], is_stream: bool, split: bool) -> int | None:
+    if is_stream:
+        return loader.batch_size
+    base = loader.batch_sampler
+    if base is None:
+        return None
+    if type(base) is BatchSampler or split:
+        size = getattr(base, "batch_size", None)
+        return size if isinstance(size, int) else None
+    return None

@@ -1,0 +1,149 @@
+"""How batches are dealt out to ranks: pure arithmetic over batches of indices (or of samples)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, cycle, islice
+from typing import Generic, TypeVar
+
+from ..errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How one rank takes its share.
+
+    Attributes:
+        batch_size: nominal size of the batches that are dealt out; None if sizes vary.
+        split: every batch is cut into one piece per rank; else ranks take whole batches in turn.
+        even: all ranks take the same number of full batches, filled with the epoch's first samples.
+        drop_last: an incomplete last round is dropped (even) or dealt out as it is (not even).
+    """
+
+    rank: int
+    world_size: int
+    batch_size: int | None
+    split: bool = False
+    even: bool = True
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.split or self.world_size == 1:
+            return
+        if self.batch_size is None or self.batch_size % self.world_size:
+            raise ConfigurationError(
+                f"split_batches with batch size {self.batch_size} on {self.world_size} processes",
+                allowed="a fixed batch size that the number of processes divides",
+                next_step="change the loader's batch size, or set split_batches=False",
+            )
+
+    @property
+    def per_device(self) -> int | None:
+        """Samples that one rank takes in a full micro-batch."""
+        if self.batch_size is None or not self.split:
+            return self.batch_size
+        return self.batch_size // self.world_size
+
+    def base_batches(self, rank_batches: int) -> int:
+        """Dealt-out batches that all ranks together have taken after `rank_batches` steps."""
+        return rank_batches if self.split else rank_batches * self.world_size
+
+
+@dataclass(frozen=True)
+class Share(Generic[T]):
+    """One rank's batch: only the first `num_valid` items count; the others are repetitions."""
+
+    items: list[T]
+    num_valid: int
+
+
+def shard_batches(batches: Iterable[Sequence[T]], sharding: Sharding, *, start: int = 0) -> Iterator[Share[T]]:
+    """This rank's batches of one epoch.
+
+    Args:
+        start: number of dealt-out batches to pass over (for all ranks together).
+    """
+    if sharding.world_size == 1:
+        for batch in islice(batches, start, None):
+            yield Share(list(batch), len(batch))
+    elif sharding.split:
+        yield from _split(batches, sharding, start)
+    else:
+        yield from _in_turn(batches, sharding, start)
+
+
+def count_batches(num_batches: int, last_size: int | None, sharding: Sharding) -> int:
+    """How many batches shard_batches yields for this rank from `start` 0.
+
+    Args:
+        num_batches: batches that are dealt out.
+        last_size: size of the last one; None if unknown, which is enough unless batches are split unevenly.
+    """
+    world, rank = sharding.world_size, sharding.rank
+    if world == 1 or num_batches == 0:
+        return num_batches
+    if sharding.split:
+        piece = sharding.per_device or 0
+        short = not sharding.even and last_size is not None and last_size <= rank * piece
+        return num_batches - short
+    if not sharding.even:
+        return (num_batches - rank + world - 1) // world if num_batches > rank else 0
+    full, rest = divmod(num_batches, world)
+    return full + (rest > 0 and not sharding.drop_last)
+
+
+def _split(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[Share[T]]:
+    piece = sharding.per_device or 0
+    begin = sharding.rank * piece
+    head: list[T] = []
+    for number, batch in enumerate(batches):
+        items = list(batch)
+        head = head or items
+        if number < start:
+            continue
+        size = len(items)
+        if sharding.even and size < (sharding.batch_size or 0):
+            items += islice(cycle(head), (sharding.batch_size or 0) - size)
+        own = items[begin : begin + piece]
+        if own:
+            yield Share(own, max(0, min(len(own), size - begin)))
+
+
+def _in_turn(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[Share[T]]:
+    head: list[list[T]] = []
+    current: list[list[T]] = []
+    for number, batch in enumerate(batches):
+        items = list(batch)
+        if len(head) < sharding.world_size:
+            head.append(items)
+        if number < start:
+            continue
+        current.append(items)
+        if len(current) == sharding.world_size:
+            yield _round(current, head, sharding)[sharding.rank]
+            current = []
+    if not current:
+        return
+    if sharding.even:
+        if not sharding.drop_last:
+            yield _round(current, head, sharding)[sharding.rank]
+    elif sharding.rank < len(current):
+        own = current[sharding.rank]
+        yield Share(own, len(own))
+
+
+def _round(current: list[list[T]], head: list[list[T]], sharding: Sharding) -> list[Share[T]]:
+    """One batch for every rank, filled up where that is asked for. The same on every rank."""
+    if not sharding.even:
+        return [Share(items, len(items)) for items in current]
+    missing = sharding.world_size - len(current)
+    if sharding.batch_size is None:
+        repeated = islice(cycle(head), missing)
+        return [Share(items, len(items)) for items in current] + [Share(list(items), 0) for items in repeated]
+    filling = cycle(chain.from_iterable(head))
+    shares = []
+    for items in [*current, *([] for _ in range(missing))]:
+        num_valid = len(items)
+        shares.append(Share(items + list(islice(filling, sharding.batch_size - num_valid)), num_valid))
+    return shares

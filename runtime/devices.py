@@ -1,0 +1,140 @@
+"""Kinds of devices: which one this process uses, its communication backend, and how to wait for it."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from .errors import ConfigurationError, MissingDependencyError
+
+DEVICE_KINDS = ("cpu", "cuda", "mps", "xla")
+
+
+def pick_device(kind: str, *, local_rank: int, local_world_size: int) -> torch.device:
+    """The device of this process.
+
+    Args:
+        kind: one of DEVICE_KINDS, or empty to take the fastest that is here.
+
+    Raises:
+        ConfigurationError: the kind is unknown, absent on this machine, or has fewer devices than ranks.
+    """
+    kind = kind or _fastest()
+    if kind == "cpu":
+        return torch.device("cpu")
+    if kind == "cuda":
+        return _cuda(local_rank, local_world_size)
+    if kind == "mps":
+        return _mps(local_world_size)
+    if kind == "xla":
+        return _xla()
+    raise ConfigurationError(f"device kind {kind!r}", allowed=", ".join(DEVICE_KINDS), next_step="correct the device")
+
+
+def communication_backend(device: torch.device) -> str:
+    """The torch.distributed backend; on CUDA, gloo stays for tensors in host memory."""
+    return {"cuda": "cpu:gloo,cuda:nccl", "xla": "xla"}.get(device.type, "gloo")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def release_cached_memory(device: torch.device) -> None:
+    """Give unused memory back to the device's allocator."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+@dataclass(frozen=True)
+class NvmlDevice:
+    """One GPU as the driver sees it; `memory_bytes` is None where the driver does not say."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int | None
+
+
+def nvml_devices() -> list[NvmlDevice]:
+    """Ask the NVIDIA driver for its GPUs; imports pynvml only now.
+
+    Raises:
+        MissingDependencyError: nvidia-ml-py is not installed.
+        ConfigurationError: the driver does not answer.
+    """
+    if find_spec("pynvml") is None:
+        raise MissingDependencyError("pynvml is not installed", next_step="pip install nvidia-ml-py")
+    nvml: Any = import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise ConfigurationError(f"NVML does not start: {error}", next_step="check the NVIDIA driver") from error
+    try:
+        return [_nvml_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _nvml_device(nvml: Any, index: int) -> NvmlDevice:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory: int | None = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError:
+        memory = None
+    return NvmlDevice(
+        index=index,
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        memory_bytes=memory,
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _fastest() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _cuda(local_rank: int, local_world_size: int) -> torch.device:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank >= count:
+        raise ConfigurationError(
+            f"rank {local_rank} of {local_world_size} on this machine has no GPU: {count} visible",
+            allowed=f"at most {count} processes on this machine" if count else "device cpu",
+            next_step="start fewer processes, make more GPUs visible, or use Accelerator(cpu=True)",
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _mps(local_world_size: int) -> torch.device:
+    if not torch.backends.mps.is_available():
+        raise ConfigurationError("device mps is not available here", allowed="cpu", next_step="use another device")
+    if local_world_size > 1:
+        raise ConfigurationError(
+            f"{local_world_size} processes on one Apple GPU",
+            allowed="one process on mps",
+            next_step="start one process, or use Accelerator(cpu=True)",
+        )
+    return torch.device("mps")
+
+
+def _xla() -> torch.device:
+    if find_spec("torch_xla") is None:
+        raise MissingDependencyError("device xla needs torch_xla", next_step="install torch_xla for your TPU")
+    device: torch.device = import_module("torch_xla").device()
+    return device

@@ -1,0 +1,68 @@
+"""Degrees of parallelism: all their arithmetic, validated in one place before any process group starts."""
+
+from dataclasses import dataclass, fields
+
+from .errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class ParallelDims:
+    """How many ranks each axis of the mesh has; -1 for data_replicate means all that remain.
+
+    Attributes:
+        data_replicate: replicas that each hold the whole model (DDP).
+        data_shard: ranks over which one replica's state is sharded.
+        context, tensor, pipeline: the model-parallel axes.
+    """
+
+    data_replicate: int = -1
+    data_shard: int = 1
+    context: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+
+    def resolve(self, world_size: int) -> "ParallelDims":
+        """The same dims with -1 replaced.
+
+        Raises:
+            ConfigurationError: a degree is no positive number, or their product is not the world size.
+        """
+        wrong = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if not self._legal(f.name)]
+        if wrong:
+            raise ConfigurationError(
+                f"degrees of parallelism: {', '.join(wrong)}",
+                allowed="integers of at least 1 (data_replicate also -1)",
+                next_step="correct these degrees",
+            )
+        model = self.data_shard * self.context * self.tensor * self.pipeline
+        replicate = world_size // model if self.data_replicate == -1 else self.data_replicate
+        if replicate * model != world_size:
+            raise ConfigurationError(
+                f"{self._formula(replicate)} is not the world size {world_size}",
+                allowed="degrees whose product is the number of processes",
+                next_step="change the degrees or the number of processes",
+            )
+        return ParallelDims(replicate, self.data_shard, self.context, self.tensor, self.pipeline)
+
+    @property
+    def data_parallel(self) -> int:
+        """Ranks that see different data: the factor of the effective batch."""
+        return self.data_replicate * self.data_shard
+
+    def beyond_data(self) -> list[str]:
+        """The axes in use that are not data-parallel replication."""
+        return [f.name for f in fields(self) if f.name != "data_replicate" and getattr(self, f.name) > 1]
+
+    def _legal(self, name: str) -> bool:
+        value = getattr(self, name)
+        return isinstance(value, int) and (value >= 1 or (name == "data_replicate" and value == -1))
+
+    def _formula(self, replicate: int) -> str:
+        parts = [("data_replicate", replicate)]
+        parts += [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "data_replicate"]
+        return " x ".join(f"{name} {value}" for name, value in parts)
+
+
+def effective_batch(per_device: int, *, data_parallel: int, accumulation: int) -> int:
+    """Samples for one optimizer step: only data-parallel ranks count. The last window of an epoch may be shorter."""
+    return per_device * data_parallel * accumulation

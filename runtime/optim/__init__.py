@@ -1,0 +1,1 @@
+"""Optimizer, scheduler and the accumulation window that decides when they step."""

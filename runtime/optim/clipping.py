@@ -1,0 +1,58 @@
+"""Clipping the gradients of a finished window."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import nn
+
+from .optimizer import PreparedOptimizer
+from .window import AccumulationWindows
+
+NormFunction = Callable[[Iterable[torch.Tensor], float, float], torch.Tensor]
+
+
+class GradientClipper:
+    """Clips at the end of a window; inside one, gradients are partial sums and stay as they are.
+
+    Args:
+        norm: the strategy's clip_grad_norm as (parameters, max_norm, norm_type).
+        finish: brings an unfinished window to its end.
+    """
+
+    def __init__(
+        self,
+        windows: AccumulationWindows,
+        optimizers: Sequence[PreparedOptimizer],
+        *,
+        norm: NormFunction,
+        finish: Callable[[], None],
+    ) -> None:
+        self._windows = windows
+        self._optimizers = optimizers
+        self._norm = norm
+        self._finish = finish
+
+    def unscale(self) -> None:
+        """Divide all gradients by the loss scale, once before a step."""
+        for optimizer in self._optimizers:
+            optimizer.unscale()
+
+    def clip_norm(
+        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float
+    ) -> torch.Tensor:
+        """Clip to a total norm; returns the norm before. Inside a window nothing is clipped."""
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if not self._windows.sync_gradients:
+            gradients = [p.grad for p in listed if p.grad is not None]
+            return nn.utils.get_total_norm(gradients, norm_type)
+        self._finish()
+        self.unscale()
+        return self._norm(listed, max_norm, norm_type)
+
+    def clip_value(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
+        """Clip each element to [-clip_value, clip_value]; nothing happens inside a window."""
+        if not self._windows.sync_gradients:
+            return
+        self._finish()
+        self.unscale()
+        nn.utils.clip_grad_value_(parameters, clip_value)

@@ -1,0 +1,146 @@
+"""The prepared optimizer: steps at a window's end alone, and says whether it did."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..structures import send_to_device
+from .window import AccumulationWindows
+
+
+class PreparedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer; all that is not defined here is the wrapped one's.
+
+    Args:
+        windows: decide whether step() steps and zero_grad() clears.
+        scaler: unscales gradients and skips a step that overflowed; None without one.
+        before_step: called before a real step.
+        after_step: called after it with (this optimizer, skipped).
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        windows: AccumulationWindows,
+        scaler: torch.amp.GradScaler | None,
+        before_step: Callable[[], None],
+        after_step: Callable[["PreparedOptimizer", bool], None],
+    ) -> None:
+        # No super().__init__: groups and state are the wrapped optimizer's.
+        self.optimizer = optimizer
+        self.num_steps = 0
+        self.num_skipped = 0
+        self.skipped_in_a_row = 0
+        self.step_was_skipped = False
+        self._windows = windows
+        self._scaler = scaler
+        self._before_step = before_step
+        self._after_step = after_step
+        self._cleared_at = 0
+        self._stepped = False
+        self._unscaled = False
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One optimizer step at the end of the accumulation window; elsewhere nothing happens.
+
+        With a scaler, a step whose gradients overflowed changes nothing and sets step_was_skipped.
+        """
+        if not self._windows.sync_gradients:
+            return None
+        self._before_step()
+        result = self._scaled_step(closure) if self._scaler is not None else self.optimizer.step(closure)
+        self._stepped, self._unscaled = True, False
+        if self.step_was_skipped:
+            self.num_skipped += 1
+            self.skipped_in_a_row += 1
+        else:
+            self.num_steps += 1
+            self.skipped_in_a_row = 0
+        self._after_step(self, self.step_was_skipped)
+        return result
+
+    def zero_grad(self, set_to_none: bool = True, *, discard: bool = False) -> None:
+        """Clear the gradients, unless they are part of an accumulation window that has not stepped yet.
+
+        Args:
+            discard: clear them even then.
+        """
+        if not discard and self._windows.protects(cleared_at=self._cleared_at, stepped=self._stepped):
+            return
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+        self._cleared_at = self._windows.backward_count
+        self._stepped = self._unscaled = False
+
+    def unscale(self) -> None:
+        """Divide the gradients by the loss scale, once before a step (clipping needs it)."""
+        if self._scaler is None or self._unscaled or not any(self._gradients()):
+            return
+        self._scaler.unscale_(self.optimizer)
+        self._unscaled = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+    def move_state(self, device: torch.device) -> None:
+        """Bring states made before prepare() to the device of the parameters."""
+        for parameter, state in self.optimizer.state.items():
+            self.optimizer.state[parameter] = send_to_device(state, device) if device.type != "cpu" else state
+
+    def train(self) -> None:
+        """For schedule-free optimizers."""
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+
+    def eval(self) -> None:
+        """For schedule-free optimizers."""
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.optimizer.defaults = defaults
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"PreparedOptimizer({self.optimizer!r})"
+
+    def _scaled_step(self, closure: Callable[[], Any] | None) -> Any:
+        assert self._scaler is not None, "step() asks first"
+        scale_before = self._scaler.get_scale()
+        result = self._scaler.step(self.optimizer, *([closure] if closure is not None else []))
+        self._scaler.update()
+        # The scale falls exactly when a gradient overflowed, for fused optimizers too.
+        self.step_was_skipped = self._scaler.get_scale() < scale_before
+        return result
+
+    def _gradients(self) -> list[bool]:
+        return [p.grad is not None for group in self.optimizer.param_groups for p in group["params"]]

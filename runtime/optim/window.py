@@ -1,0 +1,170 @@
+"""The accumulation window: which micro-batches form one optimizer step, and by what their gradients are divided.
+
+Gradients of a window are summed as they come. In its last micro-batch, whose place is known only then, the sum and the
+last losses are scaled once: by 1 / number of micro-batches, or by ranks / number of items where losses are sums.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..errors import UsageError
+
+
+@dataclass
+class _Window:
+    """One window of one set of models."""
+
+    micro_steps: int = 0
+    contributed: int = 0
+    items: float | None = None
+    is_last: bool = False
+    factor: float | None = None
+    step_items: float | None = None
+    step_has_backward: bool = False
+
+
+class AccumulationWindows:
+    """The windows of one Accelerator, one for each set of models given to accumulate().
+
+    Args:
+        num_steps: micro-batches of a full window.
+        data_parallel: ranks over which backward averages gradients.
+        sum_items: adds a number over these ranks (a collective).
+    """
+
+    def __init__(self, num_steps: int, *, data_parallel: int, sum_items: Callable[[float], float]) -> None:
+        self.num_steps = num_steps
+        self.backward_count = 0
+        self._data_parallel = data_parallel
+        self._sum_items = sum_items
+        self._windows: dict[tuple[int, ...], _Window] = {}
+        self._current: _Window | None = None
+        self._inside = False
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the current micro-batch is its window's last, so that optimizers step."""
+        return self._current is None or self._current.is_last
+
+    def enter(self, models: Iterable[nn.Module], *, at_end: bool) -> bool:
+        """Begin a micro-batch; returns sync_gradients.
+
+        Args:
+            at_end: no further micro-batch comes from the loader.
+        """
+        if self._inside:
+            raise UsageError(
+                "accumulate() inside accumulate()",
+                allowed="one block for each micro-batch",
+                next_step="pass all models to one call: accumulate(generator, discriminator)",
+            )
+        key = tuple(id(model) for model in models)
+        window = self._windows.get(key)
+        if window is None or window.is_last:
+            window = self._windows[key] = _Window()
+        window.micro_steps += 1
+        window.is_last = window.micro_steps >= self.num_steps or at_end
+        window.step_items, window.step_has_backward = None, False
+        self._current, self._inside = window, True
+        return window.is_last
+
+    def leave(self) -> None:
+        """End the micro-batch."""
+        self._inside = False
+
+    def loss_factor(self, parameters: Iterable[nn.Parameter], num_items: float | None) -> float:
+        """What to multiply the next loss by; scales the gradients that the window already holds, if it is the time.
+
+        Args:
+            num_items: number of items that the loss is a sum over; None where it is a mean.
+
+        Raises:
+            UsageError: sums and means in one window, or a window without items.
+        """
+        self.backward_count += 1
+        if not self._inside:
+            self._current = None
+            return 1.0 / self.num_steps if num_items is None else self._over_items(num_items)
+        window = self._current
+        assert window is not None, "enter() sets it"
+        self._count(window, num_items)
+        if not window.is_last:
+            return 1.0
+        if window.factor is None:
+            window.factor = 1.0 / window.contributed if window.items is None else self._over_items(window.items)
+            if window.contributed > 1:
+                _scale_gradients(parameters, window.factor)
+        return window.factor
+
+    def unfinished_factor(self) -> float | None:
+        """The scale still to be applied before a step, where the window's last micro-batch had no backward."""
+        window = self._current
+        if window is None or not window.is_last or window.factor is not None or not window.contributed:
+            return None
+        window.factor = 1.0 / window.contributed if window.items is None else self._over_items(window.items)
+        return window.factor
+
+    def protects(self, *, cleared_at: int, stepped: bool) -> bool:
+        """Whether clearing gradients now would wipe out a part of an open window.
+
+        Args:
+            cleared_at: backward_count when the optimizer last cleared its gradients.
+            stepped: whether it has stepped since then.
+        """
+        window = self._current
+        if window is None or stepped or self.num_steps == 1:
+            return False
+        if window.is_last and window.micro_steps == 1:
+            return False
+        return window.contributed > 0 and self.backward_count > cleared_at
+
+    def _count(self, window: _Window, num_items: float | None) -> None:
+        if window.contributed and (window.items is None) != (num_items is None):
+            raise UsageError(
+                "backward() with and without num_items in one accumulation window",
+                allowed="num_items in every backward of a window, or in none",
+                next_step="pass num_items everywhere and let the loss be the sum over them",
+            )
+        if window.step_has_backward:
+            if num_items != window.step_items:
+                raise UsageError(
+                    f"two backward() of one micro-batch with num_items {window.step_items} and {num_items}",
+                    allowed="the same num_items: they count the items of the micro-batch",
+                    next_step="pass the same number to both",
+                )
+            return
+        window.step_has_backward, window.step_items = True, num_items
+        window.contributed += 1
+        if num_items is not None:
+            window.items = (window.items or 0.0) + num_items
+
+    def _over_items(self, own_items: float) -> float:
+        total = self._sum_items(own_items)
+        if total <= 0:
+            raise UsageError(
+                f"num_items of the whole window is {total:g}",
+                allowed="at least one item over all micro-batches and ranks",
+                next_step="skip micro-batches without items",
+            )
+        return self._data_parallel / total
+
+
+def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients or factor == 1.0:
+        return
+    dense = [gradient for gradient in gradients if not gradient.is_sparse]
+    with torch.no_grad():
+        if dense:
+            torch._foreach_mul_(dense, factor)
+        for gradient in gradients:
+            if gradient.is_sparse:
+                gradient.mul_(factor)
+
+
+def finish_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
+    """Apply unfinished_factor."""
+    _scale_gradients(parameters, factor)

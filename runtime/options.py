@@ -1,0 +1,237 @@
+"""The small option objects that Accelerator takes, as the Accelerate API names them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from .errors import ConfigurationError
+
+MIXED_PRECISIONS = ("no", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class DataLoaderConfiguration:
+    """How loaders are sharded.
+
+    Attributes:
+        split_batches: the loader's batch is the global one, and each rank takes a part; else each rank takes a batch.
+        dispatch_batches: rank 0 reads and the others receive; None and False let every rank read its own shard.
+        even_batches: all ranks take the same number of full batches; repeated samples never count in metrics.
+            False: no sample is repeated, and ranks may have different numbers of batches.
+        use_seedable_sampler: accepted for either value: shuffling always depends on seed and epoch alone.
+        data_seed: seed of the shuffling; None takes torch's seed of rank 0.
+        non_blocking: copy batches to the device without waiting.
+        use_stateful_dataloader: after load_state, the next iteration begins where the checkpoint was taken.
+            False leaves skipping to skip_first_batches; the epoch is restored in either case.
+    """
+
+    split_batches: bool = False
+    dispatch_batches: bool | None = None
+    even_batches: bool = True
+    use_seedable_sampler: bool = True
+    data_seed: int | None = None
+    non_blocking: bool = False
+    use_stateful_dataloader: bool = False
+
+
+@dataclass(frozen=True)
+class GradientAccumulationPlugin:
+    """The accumulation window.
+
+    Attributes:
+        num_steps: micro-batches of a full window.
+        adjust_scheduler: accepted; schedulers always count optimizer steps.
+        sync_with_dataloader: the end of the loader ends the window.
+        sync_each_batch: reduce gradients after every micro-batch (less memory, more communication).
+    """
+
+    num_steps: int = 1
+    adjust_scheduler: bool = True
+    sync_with_dataloader: bool = True
+    sync_each_batch: bool = False
+
+
+@dataclass(frozen=True)
+class ProjectConfiguration:
+    """Where checkpoints go.
+
+    Attributes:
+        project_dir: the root; checkpoints lie in its folder `checkpoints`.
+        automatic_checkpoint_naming: save_state() names checkpoints checkpoint_0, checkpoint_1, ...
+        total_limit: number of automatically named checkpoints to keep; older ones go after a new one is complete.
+        iteration: number of the first one.
+    """
+
+    project_dir: str | None = None
+    logging_dir: str | None = None
+    automatic_checkpoint_naming: bool = False
+    total_limit: int | None = None
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class AutocastKwargs:
+    enabled: bool = True
+    cache_enabled: bool | None = None
+
+
+@dataclass(frozen=True)
+class GradScalerKwargs:
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    enabled: bool = True
+
+
+@dataclass(frozen=True)
+class DistributedDataParallelKwargs:
+    """Passed on to torch's DistributedDataParallel."""
+
+    dim: int = 0
+    broadcast_buffers: bool = True
+    bucket_cap_mb: int = 25
+    find_unused_parameters: bool = False
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+
+
+@dataclass(frozen=True)
+class InitProcessGroupKwargs:
+    """The process group.
+
+    Attributes:
+        timeout: after which the group itself gives up.
+        collective_deadline_s: how long a rank waits in one of our collectives for a rank that does not come.
+    """
+
+    backend: str | None = None
+    timeout: timedelta = timedelta(minutes=30)
+    collective_deadline_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """kwargs_handlers sorted by kind, each with its default."""
+
+    autocast: AutocastKwargs = AutocastKwargs()
+    scaler: GradScalerKwargs = GradScalerKwargs()
+    ddp: DistributedDataParallelKwargs = DistributedDataParallelKwargs()
+    group: InitProcessGroupKwargs = InitProcessGroupKwargs()
+
+
+def sort_handlers(handlers: list[Any] | None) -> Handlers:
+    """Refuse unknown and repeated handlers.
+
+    Raises:
+        ConfigurationError: a handler is of no known kind, or given twice.
+    """
+    kinds = {
+        AutocastKwargs: "autocast",
+        GradScalerKwargs: "scaler",
+        DistributedDataParallelKwargs: "ddp",
+        InitProcessGroupKwargs: "group",
+    }
+    given: dict[str, Any] = {}
+    for handler in handlers or []:
+        name = kinds.get(type(handler))
+        if name is None or name in given:
+            raise ConfigurationError(
+                f"kwargs_handlers holds {'a second ' if name else ''}{type(handler).__name__}",
+                allowed=f"at most one of each: {', '.join(kind.__name__ for kind in kinds)}",
+                next_step="remove it",
+            )
+        given[name] = handler
+    return Handlers(**given)
+
+
+def as_keywords(options: Any) -> dict[str, Any]:
+    return asdict(options)
+
+
+def refuse_absent(settings: Mapping[str, Any]) -> None:
+    """Name every setting whose backend this version does not have.
+
+    Raises:
+        ConfigurationError: one of `settings` was given.
+    """
+    given = sorted(name for name, value in settings.items() if value is not None)
+    if given:
+        raise ConfigurationError(
+            f"{', '.join(given)}: this version has no backend for it",
+            allowed="strategies single and ddp, mixed_precision no, bf16 and fp16",
+            next_step=f"remove {', '.join(given)}; with several processes DDP is used",
+        )
+
+
+def check_precision(name: str) -> str:
+    """The precision's name, if this version has it.
+
+    Raises:
+        ConfigurationError: it has not (fp8), or nobody has.
+    """
+    if name not in MIXED_PRECISIONS:
+        reason = ": this version does not have it" if name == "fp8" else ""
+        raise ConfigurationError(
+            f"mixed_precision={name!r}{reason}",
+            allowed=", ".join(MIXED_PRECISIONS),
+            next_step="use bf16 where the device has it, else fp16 or no",
+        )
+    return name
+
+
+def accumulation_settings(steps: int, plugin: GradientAccumulationPlugin | None) -> GradientAccumulationPlugin:
+    """The window, from either of the two arguments.
+
+    Raises:
+        ConfigurationError: both are given, or the number is not positive.
+    """
+    if plugin is not None and steps != 1:
+        raise ConfigurationError(
+            f"gradient_accumulation_steps={steps} and a gradient_accumulation_plugin",
+            allowed="one of them",
+            next_step="remove one",
+        )
+    chosen = plugin or GradientAccumulationPlugin(num_steps=steps)
+    if not isinstance(chosen.num_steps, int) or chosen.num_steps < 1:
+        raise ConfigurationError(
+            f"gradient_accumulation_steps={chosen.num_steps!r}", allowed="an integer of at least 1"
+        )
+    return chosen
+
+
+def loader_settings(split_batches: bool, configuration: DataLoaderConfiguration | None) -> DataLoaderConfiguration:
+    """How loaders are sharded, from either of the two arguments.
+
+    Raises:
+        ConfigurationError: they contradict each other.
+    """
+    if configuration is None:
+        return DataLoaderConfiguration(split_batches=split_batches)
+    if split_batches and not configuration.split_batches:
+        raise ConfigurationError(
+            "split_batches=True, and split_batches=False in dataloader_config",
+            allowed="one value",
+            next_step="set it in dataloader_config alone",
+        )
+    return configuration
+
+
+def project_settings(directory: Any, configuration: ProjectConfiguration | None) -> ProjectConfiguration:
+    """Where checkpoints go, from either of the two arguments.
+
+    Raises:
+        ConfigurationError: they name different directories, or total_limit is not positive.
+    """
+    chosen = configuration or ProjectConfiguration()
+    given = None if directory is None else str(directory)
+    if given is not None and chosen.project_dir not in (None, given):
+        raise ConfigurationError(
+            f"project_dir={given!r}, and {chosen.project_dir!r} in project_config",
+            allowed="one directory",
+            next_step="set it in project_config alone",
+        )
+    if chosen.total_limit is not None and chosen.total_limit < 1:
+        raise ConfigurationError(f"total_limit={chosen.total_limit}", allowed="None, or at least 1")
+    return replace(chosen, project_dir=chosen.project_dir or given)

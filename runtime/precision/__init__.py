@@ -1,0 +1,1 @@
+"""Numeric precision of forward and backward."""

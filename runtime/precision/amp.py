@@ -1,0 +1,97 @@
+"""Full precision, and torch's automatic mixed precision in bf16 and fp16 (with a scaler, on the CPU too)."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ConfigurationError
+from ..structures import convert_outputs_to_fp32
+
+
+class FullPrecision:
+    """Every parameter computes in its own dtype."""
+
+    name = "no"
+    scaler: torch.amp.GradScaler | None = None
+
+    def check_model(self, model: nn.Module) -> None:
+        """Every model can."""
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def unwrap_model(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class AutocastPrecision:
+    """The prepared forward runs under autocast and returns float32; parameters stay in float32.
+
+    Args:
+        name: bf16 or fp16.
+        scaler_options: keyword arguments of torch.amp.GradScaler, used for fp16.
+        autocast_options: keyword arguments of torch.autocast.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: torch.device,
+        scaler_options: dict[str, Any],
+        autocast_options: dict[str, Any],
+    ) -> None:
+        self.name = name
+        self._dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
+        self._device_type = device.type
+        self._autocast_options = autocast_options
+        self.scaler: torch.amp.GradScaler | None = None
+        if name == "fp16":
+            self.scaler = torch.amp.GradScaler(self._device_type, **scaler_options)
+
+    def check_model(self, model: nn.Module) -> None:
+        if self.name != "fp16":
+            return
+        half = [name for name, parameter in model.named_parameters() if parameter.dtype is torch.float16]
+        if half:
+            shown = ", ".join(half[:10]) + (f" and {len(half) - 10} more" if len(half) > 10 else "")
+            raise ConfigurationError(
+                f"mixed_precision='fp16' with parameters that are float16 already: {shown}",
+                allowed="float32 parameters: the scaler cannot unscale float16 gradients",
+                next_step="load the model in float32 (model.float()), or train it with mixed_precision='bf16'",
+            )
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        original: Callable[..., Any] = model.forward
+
+        @wraps(original)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self.autocast():
+                outputs = original(*args, **kwargs)
+            return convert_outputs_to_fp32(outputs)
+
+        model.forward = forward
+        return model
+
+    def unwrap_model(self, model: nn.Module) -> nn.Module:
+        model.__dict__.pop("forward", None)
+        return model
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return torch.autocast(self._device_type, dtype=self._dtype, **self._autocast_options)
+
+
+def get_precision(
+    name: str, *, device: torch.device, scaler_options: dict[str, Any], autocast_options: dict[str, Any]
+) -> FullPrecision | AutocastPrecision:
+    """The precision of this name: no, bf16 or fp16."""
+    if name == "no":
+        return FullPrecision()
+    return AutocastPrecision(name, device=device, scaler_options=scaler_options, autocast_options=autocast_options)

@@ -1,0 +1,262 @@
+"""The prepared objects of one Accelerator, and the training step that goes through all of them."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from . import collectives
+from .checkpoint.checkpointer import Part
+from .data.activity import Activity, Iteration
+from .data.loader import PreparedLoader, loader_seed, prepare_loader
+from .errors import UsageError
+from .mesh import effective_batch
+from .optim.optimizer import PreparedOptimizer
+from .optim.scheduler import PreparedScheduler, followed_optimizers
+from .optim.window import AccumulationWindows, finish_gradients
+from .options import DataLoaderConfiguration, GradientAccumulationPlugin
+from .precision.base import Precision
+from .reporting import RunReporter
+from .smoke import SmokeRun
+from .state import PartialState
+from .strategies.base import Strategy
+
+_SKIPS_WORTH_A_WORD = 3
+
+
+class Prepared:
+    """Wraps what the script hands over, and runs backward and the accumulation window over it.
+
+    Args:
+        smoke: set later by the owner, in a smoke run.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: PartialState,
+        strategy: Strategy,
+        precision: Precision,
+        accumulation: GradientAccumulationPlugin,
+        loaders: DataLoaderConfiguration,
+        reporter: RunReporter,
+    ) -> None:
+        self.state = state
+        self.strategy = strategy
+        self.precision = precision
+        self.smoke: SmokeRun | None = None
+        self.activity = Activity()
+        self.models: list[nn.Module] = []
+        self.optimizers: list[PreparedOptimizer] = []
+        self.schedulers: list[PreparedScheduler] = []
+        self.loaders: list[PreparedLoader] = []
+        self.custom: list[Any] = []
+        self.windows = AccumulationWindows(
+            accumulation.num_steps, data_parallel=state.num_processes, sum_items=self._sum_items
+        )
+        self._accumulation = accumulation
+        self._configuration = loaders
+        self._reporter = reporter
+        self._window_models: tuple[nn.Module, ...] = ()
+        self._trained_loaders: set[int] = set()
+
+    def add_model(self, model: nn.Module, *, place: bool, evaluation: bool) -> nn.Module:
+        """Check, move and wrap a model.
+
+        Args:
+            evaluation: it is not trained, so it needs no gradient communication.
+        """
+        if any(model is known for known in self.models):
+            return model
+        self.precision.check_model(model)
+        if place:
+            model = model.to(self.state.device)
+        model = self.precision.prepare_model(model)
+        prepared = model if evaluation else self.strategy.prepare_model(model)
+        self.models.append(prepared)
+        return prepared
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer, *, place: bool) -> PreparedOptimizer:
+        if isinstance(optimizer, PreparedOptimizer):
+            return optimizer
+        prepared = PreparedOptimizer(
+            optimizer,
+            windows=self.windows,
+            scaler=self.precision.scaler,
+            before_step=self.finish_window,
+            after_step=self._after_step,
+        )
+        if place:
+            prepared.move_state(self.state.device)
+        self.optimizers.append(prepared)
+        return prepared
+
+    def add_scheduler(self, scheduler: Any, *, with_optimizer: bool) -> PreparedScheduler:
+        if isinstance(scheduler, PreparedScheduler):
+            return scheduler
+        prepared = PreparedScheduler(
+            scheduler,
+            optimizers=followed_optimizers(scheduler, self.optimizers),
+            windows=self.windows,
+            with_optimizer=with_optimizer,
+        )
+        self.schedulers.append(prepared)
+        return prepared
+
+    def add_loader(self, loader: DataLoader[Any], *, place: bool) -> PreparedLoader:
+        if isinstance(loader, PreparedLoader):
+            return loader
+        seed = torch.tensor([loader_seed(loader, self._configuration.data_seed) % 2**63], device=self.state.device)
+        prepared = prepare_loader(
+            loader,
+            rank=self.state.process_index,
+            world_size=self.state.num_processes,
+            device=self.state.device if place else None,
+            configuration=self._configuration,
+            seed=int(collectives.broadcast(seed)),
+            index=len(self.loaders),
+            activity=self.activity,
+            limit=self.smoke,
+        )
+        self.loaders.append(prepared)
+        return prepared
+
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+        """One micro-batch; gradients stay on their rank until the window's last."""
+        at_end = self._accumulation.sync_with_dataloader and self.activity.at_end
+        is_last = self.windows.enter(models, at_end=at_end)
+        self._window_models = models
+        with ExitStack() as stack:
+            stack.callback(self.windows.leave)
+            if not is_last and not self._accumulation.sync_each_batch:
+                for model in models or self.models:
+                    stack.enter_context(self.strategy.no_sync(model))
+            yield
+
+    def backward(self, loss: torch.Tensor, num_items: float | None, **options: Any) -> None:
+        """Backward of one micro-batch's loss, scaled so that the window's gradient is a mean."""
+        iteration = self.activity.current
+        if iteration is not None and id(iteration.loader) not in self._trained_loaders:
+            self._begin_training(iteration)
+        if self.smoke is not None:
+            self.smoke.saw_backward(None if iteration is None else iteration.loader, loss, num_items)
+        factor = self.windows.loss_factor(self._parameters(), num_items)
+        if factor != 1.0:
+            loss = loss * factor
+        if self.precision.scaler is not None:
+            loss = self.precision.scaler.scale(loss)
+        loss.backward(**options)  # type: ignore[no-untyped-call]  # untyped in torch
+
+    def finish_window(self) -> None:
+        """Scale and average what the window holds, if its last micro-batch had no backward that did so."""
+        factor = self.windows.unfinished_factor()
+        if factor is not None:
+            parameters = list(self._parameters())
+            finish_gradients(parameters, factor)
+            self.strategy.reduce_gradients(parameters)
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Steps that changed parameters; with several optimizers, of the one that took most."""
+        return max((optimizer.num_steps for optimizer in self.optimizers), default=0)
+
+    def parts(self) -> list[Part]:
+        """Everything that a checkpoint holds."""
+        parts = [self._model_part(index, model) for index, model in enumerate(self.models)]
+        groups: list[tuple[str, Iterable[Any]]] = [
+            ("optimizer", self.optimizers),
+            ("scheduler", self.schedulers),
+            ("loader", self.loaders),
+            ("custom", self.custom),
+        ]
+        for kind, things in groups:
+            parts += [Part(f"{kind}_{i}", thing.state_dict, thing.load_state_dict) for i, thing in enumerate(things)]
+        scaler = self.precision.scaler
+        if scaler is not None:
+            parts.append(Part("scaler", scaler.state_dict, scaler.load_state_dict))
+        parts.append(Part("progress", self._progress, self._restore_progress))
+        return parts
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for things in (self.models, self.optimizers, self.schedulers, self.loaders, self.custom):
+            things.clear()
+        self._window_models = ()
+
+    def _model_part(self, index: int, model: nn.Module) -> Part:
+        strategy = self.strategy
+        return Part(
+            f"model_{index}",
+            save=lambda: strategy.state_dict(model),
+            load=lambda state: strategy.load_state_dict(model, state),
+        )
+
+    def _progress(self) -> dict[str, Any]:
+        return {"optimizers": [[o.num_steps, o.num_skipped, o.skipped_in_a_row] for o in self.optimizers]}
+
+    def _restore_progress(self, state: dict[str, Any]) -> None:
+        for optimizer, counts in zip(self.optimizers, state["optimizers"], strict=False):
+            optimizer.num_steps, optimizer.num_skipped, optimizer.skipped_in_a_row = counts
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        seen: set[int] = set()
+        for model in self._window_models or self.models:
+            for parameter in model.parameters():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+    def _sum_items(self, own: float) -> float:
+        if not self.state.use_distributed:
+            return float(own)
+        total = torch.tensor([float(own)], dtype=torch.float64)
+        return float(collectives.reduce(total.to(self._number_device()), "sum"))
+
+    def _number_device(self) -> torch.device:
+        # MPS has no float64, and is never used by several processes.
+        return torch.device("cpu") if self.state.device.type == "mps" else self.state.device
+
+    def _begin_training(self, iteration: Iteration) -> None:
+        loader: PreparedLoader = iteration.loader
+        self._trained_loaders.add(id(loader))
+        lengths = loader.lengths()
+        window = self.windows.num_steps
+        if lengths is not None and len({-(-length // window) for length in lengths}) > 1:
+            raise UsageError(
+                f"even_batches=False gives the ranks {lengths} batches: in training, some ranks would wait forever",
+                allowed="as many optimizer steps on every rank",
+                next_step="train with even_batches=True, or choose a batch size that divides the data evenly",
+            )
+        per_device = loader.sharding.per_device
+        world = self.state.num_processes
+        self._reporter.event(
+            "batch_arithmetic",
+            per_device=per_device,
+            data_parallel=world,
+            accumulation=window,
+            effective=None
+            if per_device is None
+            else effective_batch(per_device, data_parallel=world, accumulation=window),
+            batches_per_epoch=None if lengths is None else max(lengths),
+            optimizer_steps_per_epoch=None if lengths is None else -(-max(lengths) // window),
+        )
+
+    def _after_step(self, optimizer: PreparedOptimizer, skipped: bool) -> None:
+        if skipped:
+            in_a_row = optimizer.skipped_in_a_row
+            self._reporter.event(
+                "step_skipped",
+                after_step=optimizer.num_steps,
+                in_a_row=in_a_row,
+                problem=in_a_row >= _SKIPS_WORTH_A_WORD,
+            )
+        if self.smoke is not None:
+            self.smoke.saw_step(optimizer.num_steps, skipped=skipped)
+
+
+def is_scheduler(thing: Any) -> bool:
+    return isinstance(thing, torch.optim.lr_scheduler.LRScheduler)

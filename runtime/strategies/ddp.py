@@ -1,0 +1,65 @@
+"""DistributedDataParallel: every rank holds the whole model, gradients are averaged in backward."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .base import StrategyContext, forward_and_backward
+
+
+class DdpStrategy:
+    """torch's DistributedDataParallel; `options` are its keyword arguments."""
+
+    name = "ddp"
+    replicated = True
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._context = context
+
+    def requirements(self) -> list[str]:
+        missing = []
+        if self._context.world_size < 2:
+            missing.append("strategy ddp needs at least 2 processes")
+        if not dist.is_available():
+            missing.append("this torch was built without torch.distributed")
+        return missing
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return model
+        indices = [self._context.device.index] if self._context.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=indices, **self._context.options)
+
+    def unwrap_model(self, model: nn.Module) -> nn.Module:
+        return model.module if isinstance(model, DistributedDataParallel) else model
+
+    def train_step(
+        self, batch: Any, *, forward: Callable[[Any], torch.Tensor], backward: Callable[[torch.Tensor], None]
+    ) -> torch.Tensor:
+        return forward_and_backward(batch, forward=forward, backward=backward)
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= self._context.world_size
+
+    def clip_grad_norm(self, parameters: Iterable[torch.Tensor], *, max_norm: float, norm_type: float) -> torch.Tensor:
+        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def state_dict(self, model: nn.Module) -> dict[str, Any]:
+        return self.unwrap_model(model).state_dict()
+
+    def load_state_dict(self, model: nn.Module, state: dict[str, Any]) -> None:
+        self.unwrap_model(model).load_state_dict(state)

@@ -1,0 +1,91 @@
+"""Nested structures of tensors (lists, tuples, dicts): applying a function to every leaf, and a few uses of that."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .errors import UsageError
+
+
+def recursively_apply(function: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same structure with `function(tensor, *args, **kwargs)` in place of each tensor; other leaves stay."""
+    return map_leaves(lambda leaf: function(leaf, *args, **kwargs) if isinstance(leaf, torch.Tensor) else leaf, data)
+
+
+def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
+    """The same structure with `function(leaf)` in place of each leaf."""
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(map_leaves(function, item) for item in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(map_leaves(function, item) for item in data)
+    if isinstance(data, Mapping):
+        mapped = {key: map_leaves(function, value) for key, value in data.items()}
+        return mapped if type(data) is dict else _rebuild(data, mapped)
+    return function(data)
+
+
+def leaves(data: Any, path: str = "data") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its place, such as data['labels'][0]."""
+    if isinstance(data, (list, tuple)):
+        for index, item in enumerate(data):
+            yield from leaves(item, f"{path}[{index}]")
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from leaves(value, f"{path}[{key!r}]")
+    else:
+        yield path, data
+
+
+def all_tensors(data: Any) -> bool:
+    """Whether every leaf is a tensor (an empty structure has none, and is not)."""
+    kinds = [isinstance(leaf, torch.Tensor) for _, leaf in leaves(data)]
+    return bool(kinds) and all(kinds)
+
+
+def send_to_device(data: Any, device: torch.device | str, non_blocking: bool = False) -> Any:
+    """Move tensors, and every leaf that has a `to` method."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device, non_blocking=non_blocking)
+        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
+
+    return map_leaves(move, data)
+
+
+def convert_outputs_to_fp32(data: Any) -> Any:
+    """Half-precision tensors become float32, all else stays."""
+    return recursively_apply(lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, data)
+
+
+def concatenate(data: list[Any], dim: int = 0) -> Any:
+    """Join structures of the same form, tensor by tensor, along `dim`."""
+    first = data[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(data, dim=dim)
+    if isinstance(first, (list, tuple)):
+        return type(first)(concatenate([item[i] for item in data], dim) for i in range(len(first)))
+    if isinstance(first, Mapping):
+        return {key: concatenate([item[key] for item in data], dim) for key in first}
+    raise UsageError(
+        f"concatenate of {type(first).__name__}",
+        allowed="tensors, or lists, tuples and dicts of them",
+        next_step="use gather_object for other data",
+    )
+
+
+def batch_length(data: Any) -> int | None:
+    """Length of the first tensor (or sequence of plain values) along dimension 0; None if nothing has one."""
+    for _, leaf in leaves(data):
+        if isinstance(leaf, torch.Tensor) and leaf.ndim > 0:
+            return int(leaf.shape[0])
+    return len(data) if isinstance(data, (list, tuple)) else None
+
+
+def _rebuild(original: Mapping[Any, Any], mapped: dict[Any, Any]) -> Any:
+    # ModelOutput-like classes are dicts with a constructor of their own; where it refuses, a dict must do.
+    try:
+        return type(original)(mapped)  # type: ignore[call-arg]  # a Mapping's constructor is not typed
+    except TypeError:
+        return mapped
