@@ -9,7 +9,6 @@ from mcp import Client
 from mcp.types import CallToolResult, TextContent
 
 CHARACTERS_PER_TOKEN = 4
-WAIT_S = 25
 WAITING = "monitor_run"
 RUN_ENDED = frozenset({"succeeded", "failed", "cancelled", "stopped_at_limit", "lost"})
 
@@ -49,6 +48,7 @@ class Agent:
     """Calls tools through an MCP client. `characters` is everything that a model would have read."""
 
     client: Client
+    wait_s: int = 25
     characters: int = 0
     calls: list[str] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class Agent:
     async def wait(self, run_id: str, show: Callable[[Result], None]) -> Result:
         """Call monitor_run until the run has ended; each answer is shown."""
         while True:
-            progress = await self.call(WAITING, id=run_id, wait_s=WAIT_S)
+            progress = await self.call(WAITING, id=run_id, wait_s=self.wait_s)
             show(progress)
             if progress["state"] in RUN_ENDED:
                 return progress
@@ -197,7 +197,7 @@ async def _smoke(agent: Agent, plan_id: str, done: Done) -> None:
 async def _conclude(agent: Agent, run_id: str, done: Done) -> None:
     verified = await agent.call("verify_metrics", run_id=run_id)
     while verified.get("state") == "verifying":
-        await agent.call(WAITING, id=run_id, wait_s=WAIT_S)
+        await agent.call(WAITING, id=run_id, wait_s=agent.wait_s)
         verified = await agent.call("verify_metrics", run_id=run_id)
     done("verification", verified)
     _require(verified["verdict"] == "verified", f"the metrics are {verified['verdict']}", verified)
