@@ -19,7 +19,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    rich_markup_mode=None,
 )
 keys_app = typer.Typer(no_args_is_help=True, help="Keys of the humans who may approve.")
 audit_app = typer.Typer(no_args_is_help=True, help="The audit log.")
@@ -70,12 +69,19 @@ def serve(
     serve_stdio(context.obj, AllowedRoots.of(root))
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def launch(context: typer.Context) -> None:
-    """Start a training script on several processes, without plan or approval (see `forerun launch --help`)."""
-    from runtime.cli import main as launch_main
+# Its options are runtime.cli's own business: everything after `launch` goes there untouched.
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
-    raise typer.Exit(launch_main(context.args))
+
+@app.command(add_help_option=False, context_settings=_PASS_ON)
+def launch(context: typer.Context) -> None:
+    """Start a training script on several processes by hand, without plan or approval."""
+    from runtime.cli import add_launch
+
+    launcher = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    launcher.callback()(lambda: None)  # so that `launch` stays a word of its own
+    add_launch(launcher)
+    launcher(["launch", *context.args], prog_name="forerun")
 
 
 @app.command()

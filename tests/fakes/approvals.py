@@ -118,7 +118,7 @@ class Human:
     """An approver with a key in memory, enrolled in the store."""
 
     store: SqlStore
-    clock: Clock
+    clock: Callable[[], float]
     name: str = "alice"
     level: AssuranceLevel = AssuranceLevel.A2
     private: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
