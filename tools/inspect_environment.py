@@ -1,6 +1,7 @@
 """inspect_environment: what the machine, the interpreter and the data are, with everything unknown called unknown."""
 
 import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from runtime.env import current_environment
 from .domain.findings import Finding
 from .domain.reports import Device, EnvironmentReport, PathReport
 from .machine import DeviceSurvey, MachineLimits, Nvml, machine_limits, open_nvml, report_path, survey_devices
-from .probe import InterpreterFacts, probe_interpreter
+from .probe import InterpreterFacts, default_interpreter, find_interpreter, probe_interpreter
 from .text import visible
 
 
@@ -24,7 +25,7 @@ def inspect_environment(
     """Look at everything; what fails is a finding and never an exception.
 
     Args:
-        python: the interpreter that trains, as a path.
+        python: the interpreter that trains; empty: the environment beside the data, or this process's own.
         paths: data to be located and measured, resolved and inside the allowed roots.
         environment: the job's, for CUDA_VISIBLE_DEVICES; this process's own by default.
         open_driver: gives NVML; another one in tests.
@@ -33,7 +34,8 @@ def inspect_environment(
     environment = current_environment() if environment is None else environment
     limits = limits or machine_limits()
     survey = survey_devices(environment, limits, open_driver)
-    facts = probe_interpreter(python, environment=environment)
+    chosen = find_interpreter(python) if python else default_interpreter(paths, within=[Path("/")])
+    facts = probe_interpreter(str(chosen) if chosen else python or sys.executable, environment=environment)
     findings = [*_interpreter_findings(facts, survey), *survey.findings]
     reports = []
     for path in paths:

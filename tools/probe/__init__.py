@@ -2,7 +2,7 @@
 
 from .api import NameAnswer, find_program, look_up, program_help
 from .checkpoint import checkpoint_problem
-from .interpreter import InterpreterFacts, find_interpreter, probe_interpreter
+from .interpreter import InterpreterFacts, default_interpreter, find_interpreter, probe_interpreter
 
 __all__ = ["InterpreterFacts", "NameAnswer", "checkpoint_problem", "find_interpreter", "find_program", "look_up"]
-__all__ += ["probe_interpreter", "program_help"]
+__all__ += ["default_interpreter", "probe_interpreter", "program_help"]

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,3 +55,16 @@ def probe_interpreter(python: str, *, environment: Mapping[str, str] | None = No
     except NoAnswer as error:
         return InterpreterFacts(executable=python, error=str(error))
     return InterpreterFacts(**answer)
+
+
+def default_interpreter(near: Sequence[Path], *, within: Sequence[Path]) -> Path | None:
+    """The Python of a virtual environment beside one of these paths or in a folder above, inside the roots."""
+    for path in near:
+        for folder in (path, *path.parents):
+            if not any(folder == root or root in folder.parents for root in within):
+                break
+            for name in (".venv", "venv", "env"):
+                found = find_interpreter(str(folder / name / "bin" / "python"))
+                if found is not None:
+                    return found
+    return None

@@ -188,7 +188,18 @@ class _MetadataUnpickler(pickle.Unpickler):
             ("torch.distributed.checkpoint.filesystem", "SerializationFormat"),
         }
     )
-    _METADATA = ["Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING"]
+    _METADATA = frozenset(
+        {
+            "Metadata",
+            "MetadataIndex",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        }
+    )
 
     def find_class(self, module: str, name: str) -> Any:
         torch = _import_torch()
