@@ -23,6 +23,7 @@ from .options import (
     ProjectConfiguration,
     accumulation_settings,
     as_keywords,
+    changed_keywords,
     check_precision,
     loader_settings,
     project_settings,
@@ -37,7 +38,6 @@ from .smoke import SmokeRun
 from .state import PartialState
 from .strategies.base import StrategyContext
 from .strategies.registry import default_strategy_name, get_strategy
-from .structures import all_tensors, recursively_apply
 
 
 class Accelerator:
@@ -104,7 +104,7 @@ class Accelerator:
         self._step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self._trigger = False
         self._reporter = RunReporter(self.state.environment)
-        context = StrategyContext(self.device, self.num_processes, as_keywords(handlers.ddp))
+        context = StrategyContext(self.device, self.num_processes, changed_keywords(handlers.ddp))
         precision = get_precision(
             self.mixed_precision,
             device=self.device,
@@ -311,14 +311,7 @@ class Accelerator:
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Gather predictions or labels of the current batch, each sample of the data set exactly once."""
-        iteration = self._prepared.activity.current
-        num_valid = None if iteration is None else iteration.num_valid
-        length = None if iteration is None else iteration.length
-        if all_tensors(input_data) and not use_gather_object:
-            return collectives.gather_uneven(recursively_apply(valid_rows, input_data, num_valid, length))
-        if num_valid is not None and isinstance(input_data, (list, tuple)):
-            input_data = input_data[:num_valid] if len(input_data) == length else input_data
-        return collectives.gather_object(input_data)
+        return self._prepared.gather_for_metrics(input_data, as_objects=use_gather_object)
 
     def reduce(self, tensor: Any, reduction: collectives.Reduction = "sum", scale: float = 1.0) -> Any:
         return collectives.reduce(tensor, reduction, scale)
@@ -405,20 +398,3 @@ class Accelerator:
         num_steps = self.state.environment.smoke_steps
         if num_steps is not None:
             self._prepared.smoke = SmokeRun(num_steps, reporter=self._reporter, checkpoint=self._saver.save_and_compare)
-
-
-def valid_rows(tensor: torch.Tensor, num_valid: int | None, length: int | None) -> torch.Tensor:
-    """The rows of this rank's batch that are no repetitions.
-
-    Raises:
-        UsageError: the tensor's rows are not the batch's samples, so that it cannot be told which ones repeat.
-    """
-    if num_valid is None or tensor.ndim == 0:
-        return tensor
-    if tensor.shape[0] != length:
-        raise UsageError(
-            f"gather_for_metrics of a tensor of shape {list(tensor.shape)}, but this rank's batch has {length} samples",
-            allowed="one row per sample of the current batch",
-            next_step="reduce to one row per sample first, or use even_batches=False",
-        )
-    return tensor[:num_valid]

@@ -150,6 +150,12 @@ def as_keywords(options: Any) -> dict[str, Any]:
     return asdict(options)
 
 
+def changed_keywords(options: Any) -> dict[str, Any]:
+    """The fields that differ from their defaults, so that a backend's own defaults (and deprecations) stay its own."""
+    default = as_keywords(type(options)())
+    return {name: value for name, value in as_keywords(options).items() if value != default[name]}
+
+
 def refuse_absent(settings: Mapping[str, Any]) -> None:
     """Name every setting whose backend this version does not have.
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from . import collectives
 from .checkpoint.checkpointer import Part
-from .data.activity import Activity, Iteration
+from .data.activity import Activity, Iteration, valid_rows
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
 from .errors import UsageError
 from .mesh import effective_batch
@@ -23,6 +23,7 @@ from .reporting import RunReporter
 from .smoke import SmokeRun
 from .state import PartialState
 from .strategies.base import Strategy
+from .structures import all_tensors, recursively_apply
 
 _SKIPS_WORTH_A_WORD = 3
 
@@ -158,6 +159,17 @@ class Prepared:
             parameters = list(self._parameters())
             finish_gradients(parameters, factor)
             self.strategy.reduce_gradients(parameters)
+
+    def gather_for_metrics(self, data: Any, *, as_objects: bool) -> Any:
+        """Data of the current batch from all ranks, less the repetitions that filled it up."""
+        iteration = self.activity.current
+        num_valid = None if iteration is None else iteration.num_valid
+        length = None if iteration is None else iteration.length
+        if all_tensors(data) and not as_objects:
+            return collectives.gather_uneven(recursively_apply(valid_rows, data, num_valid, length))
+        if num_valid is not None and isinstance(data, (list, tuple)) and len(data) == length:
+            data = data[:num_valid]
+        return collectives.gather_object(data)
 
     @property
     def optimizer_steps(self) -> int:

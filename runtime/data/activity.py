@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
+from ..errors import UsageError
+
 
 class LoaderLimit(Protocol):
     """Ends loaders early (in a smoke run)."""
@@ -53,3 +57,20 @@ class Activity:
     def at_end(self) -> bool:
         """Whether the current batch is its loader's last."""
         return self.current is not None and self.current.is_last
+
+
+def valid_rows(tensor: torch.Tensor, num_valid: int | None, length: int | None) -> torch.Tensor:
+    """The rows of this rank's batch that are no repetitions.
+
+    Raises:
+        UsageError: the tensor's rows are not the batch's samples, so that it cannot be told which ones repeat.
+    """
+    if num_valid is None or tensor.ndim == 0:
+        return tensor
+    if tensor.shape[0] != length:
+        raise UsageError(
+            f"gather_for_metrics of a tensor of shape {list(tensor.shape)}, but this rank's batch has {length} samples",
+            allowed="one row per sample of the current batch",
+            next_step="reduce to one row per sample first, or use even_batches=False",
+        )
+    return tensor[:num_valid]
