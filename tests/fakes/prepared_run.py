@@ -30,6 +30,7 @@ from tools.domain.approval import Approval, ApprovalRequest, ApproverKey, Assura
 from tools.domain.plan_state import PlanRecord, PlanState
 from tools.domain.reports import CostEstimate, Interval, SmokeCheck, SmokeResult
 from tools.domain.run_state import RunRecord, RunState
+from tools.request_approval import DECISION_TYPE, decision_payload
 from tools.signatures import key_id, public_pem, sign
 
 SCRIPT = "print('training')\n"
@@ -252,8 +253,6 @@ def approval_of(
     accepted: tuple[str, ...] = (),
 ) -> tuple[ApprovalRequest, Approval, ApproverKey]:
     """A request for this plan, signed by a fresh key."""
-    from tools.request_approval import DECISION_TYPE, decision_payload
-
     request = ApprovalRequest(
         request_id="req-0000000001",
         plan_id="plan-0000000001",

@@ -1,0 +1,1 @@
+"""The provenance report: one signed JSON document, and its HTML and Markdown renderings."""

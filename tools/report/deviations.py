@@ -1,0 +1,98 @@
+"""Deviations: where what happened differs from what was planned, estimated or approved."""
+
+import math
+from collections.abc import Iterator
+
+from runtime.config.plan import TrainingPlan
+
+from ..domain.approval import AssuranceLevel
+from .facts import Facts
+from .material import FULL_KINDS, ReportMaterial
+
+
+def find_deviations(material: ReportMaterial, facts: Facts) -> tuple[str, ...]:
+    """One sentence each; empty if nothing deviates."""
+    return tuple(
+        dict.fromkeys(
+            [*_approval(material), *_run(material, facts), *_estimates(material, facts), *_integrity(material, facts)]
+        )
+    )
+
+
+def _approval(material: ReportMaterial) -> Iterator[str]:
+    approval = material.approval
+    if approval is None:
+        if material.run.kind in FULL_KINDS:
+            yield "the full run has no approval on record"
+        return
+    decision = approval.decision
+    if decision.level is AssuranceLevel.SIMULATED:
+        yield "the approval is SIMULATED: no human decided"
+    for name in decision.accepted_not_shown:
+        yield f"smoke evidence {name!r} was missing and accepted by {decision.approver}"
+
+
+def _run(material: ReportMaterial, facts: Facts) -> Iterator[str]:
+    run, plan = material.run, material.plan_record.plan
+    if run.ended and run.state.value != "succeeded":
+        reason = run.reason or (run.result.reason if run.result else "no reason given")
+        yield f"the run ended {run.state.value}: {reason}"
+    result = run.result
+    if result is not None and result.survivors:
+        yield f"processes outlived the run: {', '.join(map(str, result.survivors))}"
+    if result is not None and result.signals_sent:
+        yield f"the supervisor sent {', '.join(result.signals_sent)}"
+    if plan is None:
+        return
+    if plan.digest != run.plan_digest:
+        yield "the plan on record is not the one that ran"
+    for event in facts.events:
+        world = event.details.get("world_size")
+        if event.event == "run_started" and world not in (None, plan.layout.num_processes):
+            yield f"the run had {world} processes, the plan {plan.layout.num_processes}"
+    yield from _ceilings(material, facts, plan)
+    for series in facts.series:
+        bad = next((m for m in series.values if not math.isfinite(m.record.value)), None)
+        if bad is not None:
+            yield f"{series.name} is not finite at step {bad.record.step} ({bad.file}:{bad.line})"
+
+
+def _ceilings(material: ReportMaterial, facts: Facts, plan: TrainingPlan) -> Iterator[str]:
+    seconds, ceilings = facts.spell.seconds, plan.ceilings
+    if seconds is not None and seconds > ceilings.wall_time_s:
+        yield f"the run took {seconds:.0f} s, the ceiling is {ceilings.wall_time_s:.0f} s"
+    result = material.run.result
+    if result is not None and result.disk_bytes > ceilings.disk_bytes:
+        yield f"the run wrote {result.disk_bytes} bytes, the ceiling is {ceilings.disk_bytes}"
+    cost = facts.account.lines[0].cost
+    if cost is not None and ceilings.cost is not None and cost > ceilings.cost:
+        yield f"the run cost {cost:.2f} {ceilings.currency}, the ceiling is {ceilings.cost:.2f}"
+
+
+def _estimates(material: ReportMaterial, facts: Facts) -> Iterator[str]:
+    estimate, run = material.plan_record.estimate, material.run
+    if estimate is None or run.kind not in FULL_KINDS or not run.ended:
+        return
+    measured = (
+        ("time", estimate.wall_time_s, facts.spell.seconds, "s"),
+        ("memory", estimate.memory_bytes, run.result.peak_memory_bytes if run.result else None, "bytes"),
+    )
+    for name, interval, actual, unit in measured:
+        if interval is not None and actual is not None and not interval.low <= actual <= interval.high:
+            yield (
+                f"the {name} was {actual:.6g} {unit}, outside the estimate of {interval.low:.6g} to"
+                f" {interval.high:.6g} {unit}"
+            )
+
+
+def _integrity(material: ReportMaterial, facts: Facts) -> Iterator[str]:
+    for text in facts.code_changes:
+        yield f"code in the run directory differs from the plan: {text}"
+    for text in facts.data_changes:
+        yield f"data differs from the plan now: {text}"
+    for text in facts.signature_problems:
+        yield f"approval: {text}"
+    verification = material.verification
+    for finding in verification.leakage if verification else ():
+        if finding.level != "note":
+            yield f"leakage: {finding.message}"

@@ -1,0 +1,118 @@
+"""Facts: what was read once from the material and the run directories, before anything is said about it."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.errors import ForerunError
+from runtime.layout import RunLayout
+from runtime.records import EventRecord, read_events
+from runtime.run_files import read_order
+from runtime.snapshot import code_drift, data_drift
+
+from ..domain.reports import NotVerified
+from ..evidence import read_run_metrics
+from ..request_approval import signature_problems
+from ..text import redact
+from .accounting import Account, Spell, account, spell_of
+from .inventory import Inventory, take_inventory
+from .material import ReportMaterial
+from .measurements import Series, series_of
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Attributes:
+    spell: how long this run ran; `account` prices it together with all earlier runs.
+    price_per_hour: of all devices together, derived from the estimate; None: no price is known.
+    signature_problems: why the decision is not one that its key's owner signed; empty if it is.
+    code_changes, data_changes: against the plan, at the time of the report.
+    """
+
+    inventory: Inventory
+    series: tuple[Series, ...]
+    events: tuple[EventRecord, ...]
+    spell: Spell
+    account: Account
+    price_per_hour: float | None
+    signature_problems: tuple[str, ...]
+    code_changes: tuple[str, ...]
+    data_changes: tuple[str, ...]
+    command: str
+    unreadable: tuple[NotVerified, ...]
+
+
+def gather(material: ReportMaterial) -> Facts:
+    """Read everything; what cannot be read becomes an entry of `unreadable`, not an error."""
+    problems: list[NotVerified] = []
+    plan = material.plan_record.plan
+    price = _price_per_hour(material)
+    spells = [spell_of(run) for run in (material.run, *material.past_runs)]
+    code_changes: Sequence[str] = ()
+    if plan is not None and material.layout.code.is_dir():
+        code_changes = code_drift(plan.code, material.layout.code)
+    return Facts(
+        inventory=take_inventory(material.layout, material.smoke_layout),
+        series=tuple(series_of(read_run_metrics(material.layout))),
+        events=tuple(read_events(material.layout.events)),
+        spell=spells[0],
+        account=account(spells, price_per_hour=price),
+        price_per_hour=price,
+        signature_problems=_signature(material),
+        code_changes=tuple(code_changes),
+        data_changes=tuple(data_drift(plan.data)) if plan else (),
+        command=_command(material.layout, problems),
+        unreadable=tuple(problems),
+    )
+
+
+def _price_per_hour(material: ReportMaterial) -> float | None:
+    estimate = material.plan_record.estimate
+    if estimate is None or estimate.cost is None or estimate.wall_time_s is None or not estimate.wall_time_s.value:
+        return None
+    return estimate.cost.value / (estimate.wall_time_s.value / _SECONDS_PER_HOUR)
+
+
+def _signature(material: ReportMaterial) -> tuple[str, ...]:
+    request, approval = material.request, material.approval
+    if approval is None:
+        return ()
+    problems = signature_problems(approval, material.approver_key)
+    decision = approval.decision
+    if request is None or decision.request_digest != request.digest:
+        problems.append("the decision is over another request than the one of this plan")
+    if decision.plan_digest != material.run.plan_digest:
+        problems.append("the decision is over another plan than the one that ran")
+    if decision.decision == "approve" and approval.used_by not in (None, material.run.run_id):
+        problems.append(f"the approval was used by run {approval.used_by}")
+    return tuple(problems)
+
+
+def _command(layout: RunLayout, problems: list[NotVerified]) -> str:
+    try:
+        order = read_order(layout)
+    except (ForerunError, OSError) as error:
+        problems.append(NotVerified(id="command", reason=f"the launch order cannot be read: {error}"))
+        return ""
+    if order is None:
+        problems.append(NotVerified(id="command", reason="there is no launch order in the run directory"))
+        return ""
+    return masked_command(order.spec.argv)
+
+
+def masked_command(argv: Sequence[str]) -> str:
+    """The command line as one shell-quoted text with secrets masked."""
+    return redact(shlex.join(argv))
+
+
+def masked_value(name: str, value: str) -> str:
+    """The value of a named setting or variable; masked if the name or the value itself says that it is a secret."""
+    return redact(f"{name}={value}").removeprefix(f"{name}=")
+
+
+def file_name(path: str) -> str:
+    """The last part of a path, which is how a gap names a data file."""
+    return Path(path).name or path

@@ -1,0 +1,48 @@
+"""ReportMaterial: everything that a report is made from, collected by the caller."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from runtime.config.order import RunKind
+from runtime.layout import RunLayout
+
+from ..domain.approval import Approval, ApprovalRequest, ApproverKey
+from ..domain.plan_state import PlanRecord
+from ..domain.reports import Diagnosis, EnvironmentReport, Verification
+from ..domain.run_state import RunRecord
+
+FULL_KINDS: tuple[RunKind, ...] = ("full", "rerun")
+
+
+@dataclass(frozen=True)
+class ReportMaterial:
+    """None and empty mean that a step was skipped or a thing is not known; the report then says so.
+
+    Attributes:
+        smoke_run: the run that the plan's smoke result speaks of.
+        approver_key: the enrolled key that the decision names.
+        audit_head: hash of the newest audit record; empty if there is none.
+        past_runs: earlier attempts at this plan and the plans it was made from.
+        differences: of the plan against its base plan, in words; None if nobody compared.
+        created_at_s: time of the report, seconds since the epoch.
+    """
+
+    plan_record: PlanRecord
+    run: RunRecord
+    layout: RunLayout
+    smoke_run: RunRecord | None = None
+    smoke_layout: RunLayout | None = None
+    request: ApprovalRequest | None = None
+    approval: Approval | None = None
+    approver_key: ApproverKey | None = None
+    audit_head: str = ""
+    environment: EnvironmentReport | None = None
+    past_runs: Sequence[RunRecord] = ()
+    diagnosis: Diagnosis | None = None
+    differences: Sequence[str] | None = None
+    created_at_s: float = field(default_factory=time.time)
+
+    @property
+    def verification(self) -> Verification | None:
+        return self.run.verification
