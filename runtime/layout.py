@@ -21,6 +21,11 @@ class RunLayout:
         return self.root / "launch.json"
 
     @property
+    def environment(self) -> Path:
+        """What the machine was when the run began, written by the server; absent if nobody looked."""
+        return self.root / "environment.json"
+
+    @property
     def claim(self) -> Path:
         """Created with O_EXCL by the supervisor that owns the run, or by the server as a tombstone."""
         return self.root / "claim.json"

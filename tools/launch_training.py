@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import rfc8785
+from pydantic import ValidationError
 
 from runtime.config.order import LaunchOrder, Lease, RunKind
 from runtime.config.plan import TrainingPlan
@@ -12,6 +13,8 @@ from runtime.files import write_atomic, write_json_atomic
 from runtime.launchers.base import Launcher
 from runtime.layout import RunLayout
 from runtime.snapshot import materialise
+
+from .domain.reports import EnvironmentReport
 
 
 def prepare_run(
@@ -59,3 +62,16 @@ def discard_run(layout: RunLayout) -> None:
     for folder, _, _ in os.walk(layout.root):
         os.chmod(folder, 0o700)
     shutil.rmtree(layout.root)
+
+
+def write_environment(layout: RunLayout, report: EnvironmentReport) -> None:
+    """Keep what the machine was when the run began; the report tells of it."""
+    write_json_atomic(layout.environment, report.model_dump(mode="json"))
+
+
+def read_environment(layout: RunLayout) -> EnvironmentReport | None:
+    """The machine at the start of this run; None if it was not looked at or the file is damaged."""
+    try:
+        return EnvironmentReport.model_validate_json(layout.environment.read_bytes())
+    except (OSError, ValidationError):
+        return None
