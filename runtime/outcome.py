@@ -58,7 +58,7 @@ def signal_name(number: int) -> str:
 
 
 def read_error(layout: RunLayout, rank: int) -> dict[str, Any]:
-    """The exception that ended this rank: type, message, traceback, time_s, stderr_begin, stderr_end; empty if none is known."""
+    """The exception that ended this rank, as its worker recorded it; empty if none is known."""
     return _read_json(layout.error(rank))
 
 

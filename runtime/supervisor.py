@@ -103,6 +103,7 @@ class Supervisor:
         started_at_s = time.time()
         for folder in (self._layout.logs, self._layout.work, self._layout.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
+        self._pulse.beat()
         try:
             ending = self._prologue() or self._run()
         except Exception as error:  # whatever it is, the job must not stay behind
@@ -236,6 +237,8 @@ class Supervisor:
             if self._interrupts.insists():
                 break
         waited_s = time.monotonic() - began
+        if engine.poll() == 0:  # torchrun gives 0 only if every rank had finished by itself
+            return _Ending("succeeded", f"every rank ended with exit 0 before this took effect: {stop.reason}", 0)
         if engine.poll() is not None:
             return _Ending(stop.state, f"{stop.reason}; ended on {signal_name(stop.signal)} after {waited_s:.1f} s")
         self._undertaker.kill_all()
