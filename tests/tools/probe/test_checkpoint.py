@@ -1,7 +1,7 @@
 """Checkpoints load or do not; damage of every kind is told."""
 
-import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,30 @@ def test_an_empty_directory_is_no_checkpoint(tmp_path: Path) -> None:
     assert problem(tmp_path) == "it loads, but holds no tensor"
 
 
-def test_a_manifest_binds_every_file(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(4)}, tmp_path / "model.pt")
-    torch.save({"w": torch.zeros(4)}, tmp_path / "other.pt")
-    digest = hashlib.sha256((tmp_path / "model.pt").read_bytes()).hexdigest()
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": {"model.pt": {"sha256": digest}}}))
-    assert problem(tmp_path) is None
-    (tmp_path / "model.pt").write_bytes((tmp_path / "other.pt").read_bytes())
-    said = problem(tmp_path)
+def test_a_checkpoint_of_our_runtime_is_held_to_its_manifest(tmp_path: Path) -> None:
+    script = tmp_path / "save.py"
+    script.write_text(
+        "import sys, torch\nfrom runtime import Accelerator\n"
+        "accelerator = Accelerator(cpu=True)\nmodel = torch.nn.Linear(3, 2)\n"
+        "model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))\n"
+        "accelerator.save_state(sys.argv[1])\n"
+    )
+    path = tmp_path / "saved"
+    subprocess.run([sys.executable, script, path], check=True, timeout=55, cwd=tmp_path)
+    assert json.loads((path / "manifest.json").read_text())["format"] == "forerun-checkpoint"
+    assert problem(path) is None
+    weights = next(p for p in sorted(path.iterdir()) if p.suffix == ".pt" and "model" in p.name)
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    said = problem(path)
     assert said is not None
     assert "digest differs" in said
+    weights.unlink()
+    assert problem(path) == f"{weights.name} is missing"
+
+
+def test_a_manifest_of_somebody_else_is_no_obstacle(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(4)}, tmp_path / "model.pt")
+    (tmp_path / "manifest.json").write_text("[1, 2]")
+    assert problem(tmp_path) is None

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 MANIFEST = "manifest.json"
+FORMAT = "forerun-checkpoint"
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _HEADER_LIMIT = 100 * 2**20
 
@@ -140,22 +141,34 @@ def _directory_below(path: str) -> int:
 
 
 def _check_manifest(path: str) -> None:
-    """Every file that the manifest names is there, with its size and its digest."""
+    """Our runtime's checkpoint: every file that the manifest names is there, with its size and its digest."""
     try:
         with open(os.path.join(path, MANIFEST), encoding="utf-8") as handle:
-            files = json.load(handle)["files"]
-    except (ValueError, KeyError, TypeError) as error:
+            manifest = json.load(handle)
+    except ValueError as error:
+        raise Problem(f"{MANIFEST} is no JSON: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return  # somebody else's
+    try:
+        files = [(entry["path"], entry["size_bytes"], entry["sha256"]) for entry in manifest["files"]]
+    except (KeyError, TypeError) as error:
         raise Problem(f"{MANIFEST} is damaged: {error!r}") from error
-    for name, entry in files.items():
+    for name, size, wanted in files:
         inner = os.path.join(path, name)
         if not os.path.isfile(inner):
             raise Problem(f"{name} is missing")
-        digest = hashlib.sha256()
-        with open(inner, "rb") as handle:
-            for piece in iter(lambda: handle.read(2**20), b""):
-                digest.update(piece)
-        if digest.hexdigest() != (entry if isinstance(entry, str) else entry["sha256"]):
+        if os.path.getsize(inner) != size:
+            raise Problem(f"{name} should have {size} bytes and has {os.path.getsize(inner)}")
+        if _digest(inner) != wanted:
             raise Problem(f"{name} is not the file that the manifest names: its digest differs")
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for piece in iter(lambda: handle.read(2**20), b""):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _check_indexes(path: str, names: list[str]) -> None:
