@@ -80,7 +80,7 @@ def append_metric(path: Path, record: MetricRecord) -> None:
     _append(path, data)
 
 
-def append_event(path: Path, event: str, *, rank: int | None = None, **details: Any) -> None:
+def append_event(path: Path, event: str, /, *, rank: int | None = None, **details: Any) -> None:
     """Append one event with the time of now."""
     _append(path, {"event": event, "time_s": time.time(), "rank": rank, "details": details})
 
