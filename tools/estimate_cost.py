@@ -109,7 +109,7 @@ def _wall_time(
     low, high = bootstrap_step_interval(timing.steps.seconds)
     median = timing.steps.median_s
     unknowns.append(
-        "checkpoints and evaluations of the full run beyond those of the smoke run: their number and length are unmeasured"
+        "checkpoints and evaluations of the full run beyond the smoke run's: their number and length are unmeasured"
     )
     num_steps = count.num_steps
     interval = Interval(
@@ -135,8 +135,8 @@ def _bounds(
     unknowns.append("time per step: the script's records carry no times, so start-up and steps cannot be told apart")
     high = timing.elapsed_s * scale
     return Interval(value=high, low=timing.elapsed_s, high=high, level=100.0), (
-        f"Bounds, no confidence interval: the smoke run took {timing.elapsed_s:.4g} s for {num_seen} steps; the full run "
-        f"has {num_steps}. The value is the upper bound."
+        f"Bounds, no confidence interval: the smoke run took {timing.elapsed_s:.4g} s for {num_seen} steps; the full "
+        f"run has {num_steps}. The value is the upper bound."
     )
 
 
@@ -192,6 +192,6 @@ def _accuracy(what: str, pairs: Sequence[tuple[Interval, float]]) -> str:
     covered = sum(estimate.low <= actual <= estimate.high for estimate, actual in pairs)
     runs = "1 earlier run" if len(pairs) == 1 else f"{len(pairs)} earlier runs"
     return (
-        f"{what}: {runs} measured, median absolute error {error:.1%} of the actual value, actual inside the interval in "
-        f"{covered} of {len(pairs)}"
+        f"{what}: {runs} measured, median absolute error {error:.1%} of the actual value, actual inside the interval "
+        f"in {covered} of {len(pairs)}"
     )

@@ -114,11 +114,12 @@ def _longest_series(metrics: Sequence[SourcedMetric], name: str) -> list[Sourced
     for metric in metrics:
         if metric.record.name == name:
             series.setdefault((metric.record.rank, metric.file), []).append(metric)
-    return in_step_order(max(series.values(), key=lambda found: len(found), default=[]))
+    longest = max(series, key=lambda key: len(series[key]), default=None)
+    return in_step_order(series[longest]) if longest else []
 
 
 def _loss_finite(metrics: Sequence[SourcedMetric], losses: Sequence[SourcedMetric], *, name: str) -> SmokeCheck:
-    """Any loss of any rank counts, and a gradient norm that ends non-finite (fp16 scaling may start so, and recover)."""
+    """Any loss of any rank counts, and a gradient norm that ends non-finite (fp16 scaling may begin so)."""
     last_norms = {(m.record.rank, m.record.name): m for m in metrics if is_gradient_norm(m.record.name)}
     ill = {key for key, metric in last_norms.items() if not math.isfinite(metric.record.value)}
     watched = [

@@ -26,7 +26,7 @@ def visible(text: str, *, keep_newlines: bool = False) -> str:
     Args:
         keep_newlines: leave "\\n" as it is; all other controls are escaped in any case.
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable() and not _INVISIBLE.search(text):
         return text
     return "".join(c if keep_newlines and c == "\n" else _escape(c) for c in text)
 

@@ -29,7 +29,8 @@ class PriceList(Frozen):
     """The prices of one file, the first that fits counts.
 
     Example:
-        {currency: USD, source: "contract 17", as_of: 2026-01-01, prices: [{amount: 2.50, per: device_hour, device: cuda}]}
+        {currency: USD, source: "contract 17", as_of: 2026-01-01,
+         prices: [{amount: 2.50, per: device_hour, device: cuda}]}
     """
 
     currency: str = Field(min_length=1, max_length=8)

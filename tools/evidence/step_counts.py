@@ -98,6 +98,17 @@ def full_run_steps(plan: TrainingPlan, events: Iterable[EventRecord], state: Tra
     return _scaled(full, smoke, events=events, state=state)
 
 
+def total_steps(plan: TrainingPlan, events: Iterable[EventRecord], state: TrainerState | None) -> int | None:
+    """The steps that a full run is going to take, as this very run says; else by its step flag; None if unknown."""
+    planned = [_whole(e.details.get("optimizer_steps")) for e in events if e.event == "planned_steps"]
+    if planned and planned[-1]:
+        return planned[-1]
+    if state and state.max_steps:
+        return state.max_steps
+    explicit = _flag_number(parse_flags(plan.argv), _STEP_FLAGS)
+    return int(explicit[1]) if explicit else None
+
+
 def _scaled(
     full: dict[str, tuple[str, ...]],
     smoke: dict[str, tuple[str, ...]],
