@@ -32,7 +32,10 @@ AGENT_VARIABLES = (
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:  # ~name of nobody
+        raise ValueError(f"{path}: {error}") from error
 
 
 Directory = Annotated[Path, AfterValidator(_absolute)]
@@ -47,7 +50,7 @@ class Settings(BaseSettings):
         database_url: SQLAlchemy URL; empty means SQLite in state_dir.
     """
 
-    model_config = SettingsConfigDict(env_prefix="FORERUN_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="FORERUN_", env_ignore_empty=True, frozen=True, extra="forbid")
 
     state_dir: Directory = Path("~/.local/state/forerun").expanduser()
     keys_dir: Directory = Path("~/.config/forerun/keys").expanduser()

@@ -156,12 +156,14 @@ def report(
     context: typer.Context,
     run_id: RunId,
     summary: Annotated[str, typer.Option(help="a text whose numbers are checked against the evidence")] = "",
-    verify: Annotated[bool, typer.Option("--verify", help="check the signature and digests of the report")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="check the one that was written instead")] = False,
 ) -> None:
     """Write the provenance report of an ended run and print where it lies."""
     from . import runs as commands
 
-    commands.report(context.obj, run_id, summary=summary, verify=verify)
+    if verify:
+        raise typer.Exit(commands.verify_written_report(context.obj, run_id))
+    commands.report(context.obj, run_id, summary=summary)
 
 
 @keys_app.command("enroll")

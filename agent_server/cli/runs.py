@@ -1,15 +1,22 @@
 """`forerun runs`, `logs`, `cancel`, `wait` and `report`: looking after runs without an agent."""
 
+import json
 import time
 from pathlib import Path
 from typing import Literal
 
 from agent_server.container import Container, build
 from agent_server.procedure import Status
+from agent_server.procedure.report_key import load_report_key
 from agent_server.settings import Settings
+from runtime.layout import RunLayout
+from tools.domain.errors import NotFound, Refused
 from tools.domain.ids import require_id
 from tools.domain.paths import AllowedRoots
 from tools.domain.run_state import RunRecord, RunState
+from tools.provenance_report import verify_report
+from tools.report.paths import ReportPaths
+from tools.signatures import public_pem
 
 from .opening import user_name
 from .output import ago, fail, say, table
@@ -74,22 +81,10 @@ def wait(settings: Settings, id_: str, *, timeout_s: float) -> int:
     return 0 if status.settled else 1
 
 
-def report(settings: Settings, run_id: str, *, summary: str, verify: bool) -> None:
-    """Write the report, or with `verify` check the one that is there.
-
-    Raises:
-        Refused: the report's signature or a digest in it does not fit.
-    """
+def report(settings: Settings, run_id: str, *, summary: str) -> None:
+    """Write the report and say where it lies, and what it cannot vouch for."""
     require_id(run_id, "run")
-    container = _container(settings)
-    written = container.store.run(run_id).report
-    if not verify or written is None:
-        written = container.procedure.report(run_id, summary)
-    if verify:
-        from tools.provenance_report import verify_report
-
-        verify_report(Path(written.json_path))
-        say("The signature and every digest fit.", style="green")
+    written = _container(settings).procedure.report(run_id, summary)
     say(f"Report:   {written.html_path}")
     say(f"Markdown: {written.markdown_path}")
     say(f"JSON:     {written.json_path} (sha256 {written.sha256})")
@@ -98,6 +93,34 @@ def report(settings: Settings, run_id: str, *, summary: str, verify: bool) -> No
         say(f"  {item.id}: {item.reason}", style="yellow")
     for claim in written.unsupported_claims:
         say(f"  unsupported in the summary: {claim}", style="red")
+
+
+def verify_written_report(settings: Settings, run_id: str) -> int:
+    """Check the report that was written; the exit code is 1 if a file differs from what was signed or is gone.
+
+    Raises:
+        NotFound: there is no report yet.
+        Refused: the signature does not fit.
+    """
+    require_id(run_id, "run")
+    run = _container(settings).store.run(run_id)
+    paths = ReportPaths(RunLayout(Path(run.run_dir)).report)
+    if run.report is None or not paths.envelope.is_file():
+        raise NotFound(f"run {run_id} has no report yet", next_step=f"forerun report {run_id}")
+    try:
+        envelope = json.loads(paths.envelope.read_bytes())
+    except ValueError as error:
+        raise Refused(f"{paths.envelope} is no JSON") from error
+    found = verify_report(envelope, public_pem(load_report_key(settings.report_key)))
+    for outcome in ("changed", "missing"):
+        for name in found[outcome]:
+            fail(f"{outcome}: {name}")
+    for name in found["not_compared"]:
+        say(f"not compared: {name}", style="yellow")
+    if not found["ok"]:
+        return 1
+    say(f"The signature by {found['signed_by']} and {found['num_checked']} digests fit: {paths.html}", style="green")
+    return 0
 
 
 def _container(settings: Settings) -> Container:

@@ -58,7 +58,7 @@ assert "agent_server.approvals.decide" not in sys.modules
         (("cancel", "run-0000000000"), "there is no run"),
         (("wait", "nonsense"), "is no id"),
         (("report", "run-0000000000"), "there is no run"),
-        (("runs", "--limit", "0"), "0 is not in the range"),
+        (("runs", "--limit", "0"), "--limit"),
         (("logs", "run-0000000000", "--stream", "x"), "'engine'"),
         (("frobnicate",), "No such command"),
     ],
