@@ -21,6 +21,11 @@ _OURS = re.compile(
 )
 
 
+def base_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The listed base, as far as it is set: nothing else of the server's environment reaches another program."""
+    return {name: environment[name] for name in BASE if name in environment}
+
+
 def job_environment(
     settings: Settings, base: Mapping[str, str], notes: Notes
 ) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -43,7 +48,7 @@ def job_environment(
             notes.error("variable_missing", f"pass_env names {name}, which the server's environment lacks", hint)
         elif name in given:
             notes.error("variable_twice", f"{name} stands in env and in pass_env", "name it once")
-    environment = {name: base[name] for name in BASE if name in base and name not in passed}
+    environment = {name: value for name, value in base_variables(base).items() if name not in passed}
     return dict(sorted({**environment, **given}.items())), tuple(sorted(passed))
 
 

@@ -53,6 +53,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return "allowed: " + ", ".join(names[:30]) if names else ""
 
 
+def close_names(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The known names that come closest; the first few of all if none comes close."""
+    names = sorted(known)
+    return tuple(difflib.get_close_matches(word, names, n=5, cutoff=0.5) or names[:8])
+
+
 def nearest_files(path: Path, *, suffix: str = "") -> str:
     """The files beside a missing path whose names come closest."""
     folder = path.parent
