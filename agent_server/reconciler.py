@@ -93,7 +93,8 @@ class Reconciler:
         # The plan and the measured values first: a crash in between leaves the run open, and the next pass repeats.
         ended = run.model_copy(update={"state": RunState(result.state), "result": result, "reason": result.reason})
         if run.kind == "smoke":
-            self._judge(ended, layout)
+            if result.state != "cancelled":  # one that was called off is no evidence of anything
+                self._judge(ended, layout)
         elif result.state == "succeeded":
             self._measure(ended, result)
         require_run_transition(run, ended.state)

@@ -1,7 +1,6 @@
 """The tools that lead to a launch, in their order: each takes flat arguments and answers with a Reply."""
 
 import asyncio
-import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from tools.domain.errors import InvalidInput
 from tools.domain.findings import Answer
 from tools.domain.ids import new_id
+from tools.inputs.request import InputRequest
 
 from . import results, run_results
 from .operations import Pending, in_thread, start_thread
@@ -79,36 +79,37 @@ class PlanTools:
         ] = (),
         python: Python = "",
         settings: Annotated[
-            Pairs, Field(description="name=value, such as num_processes=2, device=cpu, seed=0, wall_time_s=600")
+            Pairs,
+            Field(
+                description="name=value of num_processes, device (cpu or cuda), seed, wall_time_s, loss (metric name), "
+                "smoke_steps, smoke_wall_time_s, max_retries, disk_gib, env (A=1 B=2), pass_env (secret names)"
+            ),
         ] = (),
         smoke_args: Annotated[tuple[str, ...], Field(description="arguments that make the run small")] = (),
         evaluation: Annotated[
             Pairs,
             Field(
-                description="name=value: predictions, holdout, train, id_column, label_column, prediction_column, "
-                "task, metrics, baselines (the last two comma-separated)"
+                description="name=value of predictions (file that the run writes), holdout, train, id_column, "
+                "label_column, prediction_column, task (classification or regression), metrics (a,b), baselines (a,b)"
             ),
         ] = (),
         base_plan_id: Annotated[str, Field(description="plan to change: empty arguments are inherited")] = "",
     ) -> CallToolResult:
         """Step 2. Check all that a run needs; gives a plan_id and questions, or every error at once."""
-        request = {
-            "script": script,
-            "args": args,
-            "data": data,
-            "python": python,
-            "settings": _mapping(settings, "settings"),
-            "smoke_args": smoke_args,
-            "evaluation": _evaluation(evaluation),
-        }
+        request = InputRequest(
+            script=script,
+            args=args,
+            data=data,
+            python=python,
+            settings=_mapping(settings, "settings"),
+            smoke_args=smoke_args,
+            evaluation=_mapping(evaluation, "evaluation") or None,
+        )
         plan_id = new_id("plan")
 
         def work() -> "Settled":
-            from tools.validate_inputs import InputRequest  # deferred: heavy, and only now needed
-
-            return self._container().procedure.validate(
-                InputRequest.model_validate(request), base_plan_id=base_plan_id, requester=REQUESTER, plan_id=plan_id
-            )
+            procedure = self._container().procedure
+            return procedure.validate(request, base_plan_id=base_plan_id, requester=REQUESTER, plan_id=plan_id)
 
         found = await self._pending.run(plan_id, work, wait_s=_VALIDATION_WAIT_S)
         return (results.validating(plan_id) if found is None else results.settled(found)).result()
@@ -191,11 +192,3 @@ def _mapping(pairs: Sequence[str], what: str) -> dict[str, str]:
             )
         found[name.strip()] = value
     return found
-
-
-def _evaluation(pairs: Sequence[str]) -> dict[str, Any] | None:
-    found: dict[str, Any] = dict(_mapping(pairs, "evaluation"))
-    for name in ("metrics", "baselines"):
-        if name in found:
-            found[name] = [item for item in shlex.split(found[name].replace(",", " ")) if item]
-    return found or None

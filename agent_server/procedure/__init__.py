@@ -1,9 +1,7 @@
 """Procedure: the steps in their order, for every door. The order itself stands in tools.domain."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from tools.check_api import check_api
 from tools.domain.approval import ApprovalRequest
 from tools.domain.findings import Answer
 from tools.domain.ids import require_id
@@ -18,11 +16,10 @@ from tools.domain.reports import (
     Verification,
 )
 from tools.domain.run_state import RunRecord
-from tools.inspect_environment import inspect_environment
 from tools.read_logs import TAIL, Stream
 from tools.validate_inputs import InputRequest
 
-from . import asking, concluding, following, listing, settling, starting
+from . import asking, concluding, following, listing, looking, settling, starting
 from .asking import Asked
 from .following import Status
 from .listing import WorkPage
@@ -40,12 +37,10 @@ class Procedure:
         self._place = place
 
     def inspect_environment(self, *, python: str, paths: Sequence[str]) -> EnvironmentReport:
-        resolved = [self._place.roots.resolve(path, what="path") for path in paths]
-        return inspect_environment(python=python, paths=resolved)
+        return looking.environment(self._place, python=python, paths=paths)
 
     def check_api(self, *, python: str, names: Sequence[str], script: str = "") -> ApiReport:
-        path: Path | None = self._place.roots.resolve(script, what="script") if script else None
-        return check_api(python=python, names=names, script=path)
+        return looking.api(self._place, python=python, names=names, script=script)
 
     def validate(self, request: InputRequest, *, base_plan_id: str = "", requester: str, plan_id: str = "") -> Settled:
         return settling.validate(self._place, request, base_plan_id=base_plan_id, requester=requester, plan_id=plan_id)

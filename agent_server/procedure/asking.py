@@ -103,7 +103,12 @@ def _smoke_first(place: Workplace, record: PlanRecord) -> WrongStep:
             f"the smoke run {run.run_id} of plan {record.plan_id} is {run.state.value}",
             next_step=f"monitor_run(id={run.run_id}, wait_s=25)",
         )
-    why = "; ".join(c.detail for c in record.smoke.checks if c.outcome == "failed") if record.smoke else run.reason
+    if record.smoke is None or record.smoke.run_id != run.run_id:
+        return WrongStep(
+            f"the smoke run {run.run_id} of plan {record.plan_id} is {run.state.value} and shows nothing: {run.reason}",
+            next_step=f"smoke_test(plan_id={record.plan_id})",
+        )
+    why = "; ".join(c.detail for c in record.smoke.checks if c.outcome == "failed")
     return WrongStep(
         f"the smoke run {run.run_id} of plan {record.plan_id} did not pass: {why or run.state.value}",
         next_step=f"diagnose_failure(run_id={run.run_id}), then validate_inputs with base_plan_id={record.plan_id}",

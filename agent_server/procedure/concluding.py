@@ -1,10 +1,14 @@
 """The end of the procedure: verification on held-out data, and the signed report."""
 
 from runtime.config.order import RunKind
+from tools.diagnose_failure import diagnose
 from tools.domain.errors import Conflict, NotFound, WrongStep
+from tools.domain.plan_state import PlanRecord
 from tools.domain.ports import Store
 from tools.domain.reports import ReportSummary, Verification
 from tools.domain.run_state import RunRecord, RunState
+from tools.launch_training import read_environment
+from tools.plan_difference import differences
 
 from .following import plan_of
 from .report_key import load_report_key
@@ -55,20 +59,27 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
     material = ReportMaterial(
         plan_record=record,
         run=run,
+        layout=layout_of(run),
         smoke_run=smoke_run,
+        smoke_layout=layout_of(smoke_run) if smoke_run else None,
         request=request,
         approval=approval,
         approver_key=next((k for k in keys if approval and k.key_id == approval.decision.key_id), None),
         audit_head=log[-1].hash if log else "",
-        environment=None,
-        past_runs=tuple(_earlier_runs(place.store, run)),
-        diagnosis=None,
-        layout=layout_of(run),
-        smoke_layout=layout_of(smoke_run) if smoke_run else None,
+        environment=read_environment(layout_of(run)),
+        past_runs=_earlier_runs(place.store, run),
+        diagnosis=diagnose(run, layout_of(run)) if run.ended and run.state is not RunState.SUCCEEDED else None,
+        differences=_differences(place.store, record),
+        created_at_s=place.now_s(),
     )
     written = provenance_report(material, summary=summary, private_key=load_report_key(place.settings.report_key))
     _keep(place.store, run, report=written)
     return written
+
+
+def _differences(store: Store, record: PlanRecord) -> tuple[str, ...] | None:
+    base = store.plan(record.base_plan_id) if record.base_plan_id else None
+    return differences(base.plan, record.plan) if base and base.plan and record.plan else None
 
 
 def _keep(store: Store, run: RunRecord, **fields: Verification | ReportSummary) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.answer_questions import answer_questions
+from tools.answer_questions import answer_questions, merged_answers
 from tools.domain.errors import InvalidInput, WrongStep
 from tools.domain.findings import Answer, Finding
 from tools.domain.ids import new_id, require_id
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState
 from tools.domain.reports import InputReport
+from tools.inputs.request import merged_request
 from tools.validate_inputs import InputRequest, validate_inputs
 
 from .workplace import Workplace
@@ -103,7 +104,7 @@ def answer(place: Workplace, plan_id: str, answers: Sequence[Answer]) -> Settled
             "state": PlanState.VALID if report.plan else PlanState.DRAFTED,
             "findings": report.findings,
             "questions": report.questions,
-            "answers": merged_answers(record.answers, answers),
+            "answers": merged_answers(record, answers, source=answers[0].source),
             "plan": report.plan,
             "plan_digest": report.plan.digest if report.plan else None,
         }
@@ -114,16 +115,7 @@ def answer(place: Workplace, plan_id: str, answers: Sequence[Answer]) -> Settled
 
 def merged_inputs(request: InputRequest, base: PlanRecord | None) -> dict[str, Any]:
     """The arguments as given, empty ones taken from the base plan."""
-    given = request.model_dump(mode="json")
-    inherited = base.inputs if base else {}
-    return {
-        name: value if value not in ("", [], {}, None) else inherited.get(name, value) for name, value in given.items()
-    }
-
-
-def merged_answers(old: Sequence[Answer], new: Sequence[Answer]) -> tuple[Answer, ...]:
-    """One answer a question, the newest, in the order in which they were first asked."""
-    return tuple({answer.question_id: answer for answer in (*old, *new)}.values())
+    return merged_request(request, base.inputs if base else None).model_dump(mode="json")
 
 
 def require_no_errors(report: InputReport, step: str) -> None:

@@ -16,7 +16,8 @@ from tools.domain.errors import Refused, WrongStep
 from tools.domain.ids import new_id
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState, require_transition
 from tools.domain.run_state import RunRecord, RunState
-from tools.launch_training import discard_run, prepare_run
+from tools.inspect_environment import inspect_environment
+from tools.launch_training import discard_run, prepare_run, write_environment
 from tools.plan_difference import differences
 from tools.request_approval import launch_refusals
 
@@ -118,7 +119,7 @@ def _prepare(
         raise WrongStep(f"plan {record.plan_id} is not settled", next_step=NEXT_TOOL[record.state])
     run_id = new_id("run")
     directory = place.settings.runs_dir / run_id
-    prepare_run(
+    layout = prepare_run(
         record.plan,
         run_id=run_id,
         kind=kind,
@@ -127,6 +128,10 @@ def _prepare(
         launcher=place.launchers(record.plan.layout.launcher),
         lease=lease,
     )
+    if kind == "full":
+        plan = record.plan
+        seen = inspect_environment(python=plan.interpreter.executable, paths=[], environment=plan.environment)
+        write_environment(layout, seen)
     return RunRecord(
         run_id=run_id,
         plan_id=record.plan_id,

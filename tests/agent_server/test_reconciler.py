@@ -126,6 +126,14 @@ def test_a_smoke_run_that_failed_leaves_the_plan_where_it_was(bench: Bench) -> N
     assert record.smoke.verdict == "failed"
 
 
+def test_a_smoke_run_that_was_called_off_is_no_evidence(bench: Bench) -> None:
+    run, layout = started(bench, full=False)
+    end_run(layout, "cancelled")
+    bench.place.reconciler.reconcile_all()
+    record = bench.store.plan(run.plan_id)
+    assert (record.state, record.smoke) == (PlanState.VALID, None)
+
+
 def test_what_a_run_really_took_is_kept_for_later_estimates(bench: Bench) -> None:
     _, layout = started(bench)
     end_run(layout, elapsed_s=42.0)
