@@ -106,18 +106,21 @@ def _set_path(folder: str) -> None:
     ahead = sys.path.index(folder) + 1 if folder in sys.path else 0
     while ahead < len(sys.path) and os.path.abspath(sys.path[ahead]) in given:
         ahead += 1
-    if importlib.machinery.PathFinder.find_spec("runtime", sys.path[:ahead]) is None:
-        link = None if run_dir is None else _ours("layout").RunLayout(run_dir).python_path
-        if link is not None and (link / "runtime" / "__init__.py").is_file():
-            sys.path.insert(ahead, str(link))
-        else:
-            _bind_runtime()
+    theirs = importlib.machinery.PathFinder.find_spec("runtime", sys.path[:ahead])
+    if theirs is None:
+        _offer_runtime(ahead, run_dir)
+    elif theirs.loader is None:  # a plain folder: an installed forerun would come before it, so it is bound now
+        sys.modules["runtime"] = importlib.util.module_from_spec(theirs)
     for name in [name for name in sys.modules if name == _ALIAS or name.startswith(f"{_ALIAS}.")]:
         del sys.modules[name]
 
 
-def _bind_runtime() -> None:
-    """`runtime` by file location, for a worker outside a run directory; spawned children do not see it."""
+def _offer_runtime(position: int, run_dir: Path | None) -> None:
+    """Make `runtime` importable: from the run's own folder, which spawned children inherit, or else by file."""
+    link = None if run_dir is None else _ours("layout").RunLayout(run_dir).python_path
+    if link is not None and (link / "runtime" / "__init__.py").is_file():
+        sys.path.insert(position, str(link))
+        return
     spec = importlib.util.spec_from_file_location(
         "runtime", _HERE / "__init__.py", submodule_search_locations=[str(_HERE)]
     )
