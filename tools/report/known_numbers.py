@@ -10,7 +10,7 @@ from ..domain.reports import Interval
 from .facts import Facts
 from .material import ReportMaterial
 
-_INTERVAL = frozenset({"interval", "ci", "confidence", "bounds"})
+_INTERVAL = frozenset({"interval", "ci", "confidence", "bounds", "between", "range"})
 _ROWS = frozenset(
     [
         "n",
@@ -54,6 +54,7 @@ class Known:
         unit: the unit that a number must carry if it carries one: ratio, s, bytes or empty.
         support: server, script, supervisor, plan, estimate or human: who stands for it.
         name: the metric that it belongs to, else empty.
+        partner: of a bound of an interval, the other bound; beside it the bound needs no word.
     """
 
     value: float
@@ -62,6 +63,7 @@ class Known:
     source: str
     unit: str = ""
     name: str = ""
+    partner: float | None = None
 
 
 def known_numbers(material: ReportMaterial, facts: Facts) -> list[Known]:
@@ -82,8 +84,8 @@ def metric_words(name: str) -> frozenset[str]:
 
 def _interval(interval: Interval, words: frozenset[str], support: str, source: str, name: str) -> Iterator[Known]:
     yield Known(interval.value, words, support, source, "ratio", name)
-    for bound in (interval.low, interval.high):
-        yield Known(bound, words | _INTERVAL, support, source, "ratio", name)
+    for bound, partner in ((interval.low, interval.high), (interval.high, interval.low)):
+        yield Known(bound, _INTERVAL, support, source, "ratio", name, partner)
     yield Known(interval.level / 100, _INTERVAL, support, source, "ratio", name)
 
 
@@ -102,8 +104,8 @@ def _scores(material: ReportMaterial) -> Iterator[Known]:
         gap_words = words | {"difference", "gain", "gap", "improvement", "margin"}
         for value in (c.difference.value, abs(c.difference.value)):
             yield Known(value, gap_words, "server", source, "ratio", c.metric)
-        for value in (c.difference.low, c.difference.high):
-            yield Known(value, gap_words | _INTERVAL, "server", source, "ratio", c.metric)
+        for value, partner in ((c.difference.low, c.difference.high), (c.difference.high, c.difference.low)):
+            yield Known(value, _INTERVAL, "server", source, "ratio", c.metric, partner)
         for value in (c.p_value, c.p_value_adjusted):
             yield Known(value, frozenset({"p", "p-value", "holm", "mcnemar", "test"}), "server", source)
 
@@ -172,6 +174,6 @@ def _estimate(material: ReportMaterial) -> Iterator[Known]:
     words = frozenset({"estimate", "estimated", "expected", "predicted", "forecast"})
     for interval, unit in ((estimate.wall_time_s, "s"), (estimate.memory_bytes, "bytes"), (estimate.cost, "")):
         for value in (interval.value, interval.low, interval.high) if interval else ():
-            yield Known(value, words | _INTERVAL, "estimate", "estimate", unit)
+            yield Known(value, words, "estimate", "estimate", unit)
     if estimate.num_steps is not None:
         yield Known(estimate.num_steps, words | {"step", "steps"}, "estimate", "estimate")

@@ -1,6 +1,7 @@
 """HTML and Markdown, rendered from the report's JSON alone: equal JSON gives equal bytes."""
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from markupsafe import Markup
 from ..text import visible
 from .charts import bars_svg, curve_svg
 
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~>$])|(?<=^)([-=])|(<)|(&)")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~>$])|^([-=])|(<)|(&)")
 _TOO_LONG = 2_000
 
 
@@ -25,33 +26,31 @@ def render_markdown(body: dict[str, Any], *, sha256: str) -> str:
 
 @cache
 def _html() -> Environment:
-    environment = _environment(autoescape=True)
+    environment = _environment(autoescape=True, finalize=_shown)
     environment.globals.update(curve_svg=curve_svg, bars_svg=bars_svg)
     return environment
 
 
 @cache
 def _markdown() -> Environment:
-    environment = _environment(autoescape=False)
-    environment.filters["md"] = escape_markdown
-    return environment
+    return _environment(autoescape=False, finalize=escape_markdown)
 
 
-def _environment(*, autoescape: bool) -> Environment:
+def _environment(*, autoescape: bool, finalize: Callable[[Any], Any]) -> Environment:
+    """`finalize` is the last gate before the page: every printed expression passes it, the template's own text not."""
     environment = Environment(
         loader=PackageLoader("tools.report"),
         autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=finalize,
     )
     environment.filters.update(number=number, size=size, duration=duration)
     return environment
 
 
 def _shown(value: Any) -> Any:
-    """The last gate before the page: whatever is printed has its control characters made visible."""
     if isinstance(value, Markup):
         return value
     if value is None:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..domain.reports import Verification
 from ..statistics import explain_as_batch_means
@@ -86,7 +86,7 @@ def _check(sentence: str, evidence: Evidence) -> Sentence:
     tokens = tokens_of(sentence)
     words = _words(tokens)
     reasons = [_unsupported_word(token.text, evidence) for token in tokens if token.kind in ("version", "date")]
-    support = "none"
+    support = "plan" if any(token.kind in ("version", "date") for token in tokens) else "none"
     for place, token in enumerate(tokens):
         if token.kind != "number":
             continue
@@ -97,6 +97,8 @@ def _check(sentence: str, evidence: Evidence) -> Sentence:
             support = known.support
     reasons += _comparing(words, evidence)
     problems = [reason for reason in reasons if reason]
+    if support == "none" and words & _COMPARING:
+        support = "server"
     return Sentence(shown(sentence), not problems, support, shown("; ".join(dict.fromkeys(problems))))
 
 
@@ -117,11 +119,20 @@ def _supporting(place: int, tokens: Sequence[Token], words: frozenset[str], evid
         return None
     tied = _tied_words(place, tokens, evidence)
     for known in sorted(fitting, key=lambda k: _RANK.index(k.support)):
+        if known.partner is not None and _is_beside(known.partner, place, tokens, known):
+            return known
         if known.words & tied or (token.unit == known.unit == "s" and not tied):
             return known
     if not (_vocabulary(token, evidence) & words) and token.digits >= 3:
         return next((known for known in fitting if known.support == "server"), None)
     return None
+
+
+def _is_beside(partner: float, place: int, tokens: Sequence[Token], known: Known) -> bool:
+    """Whether the other bound of the interval stands next to this one, as in '0.93 to 0.99'."""
+    near = (*tokens[max(0, place - 2) : place], *tokens[place + 1 : place + 3])
+    other = replace(known, value=partner)
+    return any(token.kind == "number" and _fits(token, other) for token in near)
 
 
 def _fits(token: Token, known: Known) -> bool:
@@ -168,7 +179,10 @@ def _tied_words(place: int, tokens: Sequence[Token], evidence: Evidence) -> froz
 
 def _vocabulary(token: Token, evidence: Evidence) -> frozenset[str]:
     """The words that may be tied to this number: those of counts say nothing of a measure."""
-    kept = [k for k in evidence.numbers if _is_count(token) or k.unit or not float(k.value).is_integer()]
+    if token.unit in ("s", "bytes"):
+        kept = [known for known in evidence.numbers if known.unit == token.unit]
+    else:
+        kept = [k for k in evidence.numbers if _is_count(token) or k.unit or not float(k.value).is_integer()]
     return frozenset(word for known in kept for word in known.words)
 
 
@@ -211,12 +225,12 @@ def _batch_means(token: Token, metric: str, evidence: Evidence) -> str:
         return ""
     decimals = max(0, round(-math.log10(token.step)))
     found = explain_as_batch_means(per_row, token.value, decimals=decimals)
-    if not found or token.digits < 2:
+    if not found or token.digits < 3:
         return ""
     size, num_batches = found[0]
     others = f" (batch sizes {', '.join(str(s) for s, _ in found[1:4])} give it too)" if found[1:] else ""
     return (
-        f"; the claim is the mean of {num_batches} batch means at batch size {size}{others}, in which a short"
+        f"; the claim agrees with the mean of {num_batches} batch means at batch size {size}{others}, in which a short"
         " last batch weighs too much"
     )
 
@@ -225,8 +239,9 @@ def _comparing(words: frozenset[str], evidence: Evidence) -> list[str]:
     ratios = sorted(words & RATIO_WORDS)
     found = [f"'{ratios[0]}' is a ratio that no evidence supports"] if ratios else []
     said = sorted(words & _COMPARING)
-    verification = evidence.verification
-    shown_better = verification is not None and any(c.conclusion.startswith("better") for c in verification.comparisons)
-    if said and not shown_better:
-        found.append(f"'{said[0]}': no paired test of this run shows an improvement")
+    comparisons = evidence.verification.comparisons if evidence.verification else ()
+    named = [c for c in comparisons if c.baseline in words]
+    meant = named or (comparisons if words & {"baseline", "baselines"} else [])
+    if said and not (meant and all(c.conclusion.startswith("better") for c in meant)):
+        found.append(f"'{said[0]}': no paired test of this run shows that")
     return found

@@ -1,0 +1,80 @@
+"""Time and cost: only seconds that ran are billed, each once."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.config.order import Heartbeat
+from runtime.layout import RunLayout
+from runtime.run_files import leave_tombstone
+from tests.fakes.prepared_run import PreparedRun
+from tests.fakes.report_material import write
+from tools.domain.run_state import RunState
+from tools.provenance_report import ReportMaterial
+from tools.report.accounting import Spell, account, spell_of
+
+_DAY_S = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+
+
+def test_stopped_time_is_not_billed_and_a_resume_adds_its_own() -> None:
+    first = Spell("run-1", "succeeded", _DAY_S, 7_200.0, "result.json")
+    assert account([first], price_per_hour=4.44).total_cost == pytest.approx(8.88)
+    resumed = Spell("run-1", "succeeded", _DAY_S + 21 * 3600, 5_400.0, "result.json")
+    both = account([first, resumed], price_per_hour=4.44)
+    assert both.total_seconds == 3.5 * 3600
+    assert both.total_cost == pytest.approx(15.54)
+
+
+def test_the_cost_of_an_ended_run_does_not_depend_on_when_the_report_is_made(material: ReportMaterial) -> None:
+    costs = set()
+    for hours in (15, 20):
+        later = ReportMaterial(**(vars(material) | {"created_at_s": material.created_at_s + hours * 3600}))
+        costs.add(write(later).body["account"]["total_cost"])
+    assert sorted(costs) == pytest.approx([50 * 0.5 / 45])
+
+
+def test_refused_failed_and_repeated_launches() -> None:
+    spells = [
+        Spell("A", "refused", None, None, "not launched", launched=False),
+        Spell("B", "failed", None, 0.0, "no process was started"),
+        Spell("C", "succeeded", 3_600.0, 1_800.0, "result.json"),
+        Spell("C", "succeeded", 3_600.0, 1_800.0, "result.json"),
+        Spell("D", "succeeded", 7_200.0, 900.0, "result.json"),
+    ]
+    found = account(spells, price_per_hour=2.0)
+    costs = {line.spell.run_id: line.cost for line in found.lines}
+    assert costs == {"A": None, "B": 0.0, "C": 1.0, "D": 0.5}
+    assert found.total_cost == 1.5 == sum(line.cost or 0.0 for line in found.lines)
+    assert (len(found.lines), found.num_executed) == (4, 2)
+    assert found.notes == ("C was reported more than once and is counted once",)
+
+
+def test_an_unknown_duration_or_price_leaves_no_total() -> None:
+    spells = [Spell("A", "lost", None, None, "unknown"), Spell("B", "succeeded", 1.0, 3_600.0, "result.json")]
+    found = account(spells, price_per_hour=2.0)
+    assert found.total_seconds is found.total_cost is None
+    assert "1 runs have no known duration" in found.notes[0]
+    assert account(spells[1:], price_per_hour=None).total_cost is None
+    assert account(spells[1:], price_per_hour=0.0).total_cost == 0.0
+
+
+def test_seconds_come_from_result_then_heartbeat_then_nothing(prepared: PreparedRun, tmp_path: Path) -> None:
+    assert spell_of(prepared.run).seconds == 50.0
+    layout = RunLayout(tmp_path / "other")
+    layout.root.mkdir()
+    lost = prepared.run.model_copy(update={"result": None, "state": RunState.LOST, "run_dir": str(layout.root)})
+    never = spell_of(lost)
+    assert (never.seconds, never.source) == (0.0, "no process was started")
+    assert leave_tombstone(layout)
+    assert spell_of(lost).seconds == 0.0
+    heartbeat = Heartbeat(
+        time_s=100.0, pid=1, start_ticks=1, boot_id="x", elapsed_s=40.0, disk_bytes=1, phase="running"
+    )
+    layout.heartbeat.write_text(heartbeat.model_dump_json())
+    found = spell_of(lost)
+    assert (found.seconds, found.started_at_s) == (40.0, 60.0)
+    assert "last heartbeat" in found.source
+    layout.heartbeat.write_text("no json")
+    assert spell_of(lost).seconds is None
+    running = lost.model_copy(update={"state": RunState.RUNNING, "run_dir": str(tmp_path / "new")})
+    assert spell_of(running).seconds is None
