@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -215,12 +216,18 @@ class Prepared:
             optimizer.num_steps, optimizer.num_skipped, optimizer.skipped_in_a_row = counts
 
     def _parameters(self) -> Iterator[nn.Parameter]:
-        seen: set[int] = set()
-        for model in self._window_models or self.models:
-            for parameter in model.parameters():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield parameter
+        """The parameters of the window's models, and those of optimizers that belong to no prepared model."""
+        modelled = {id(parameter) for model in self.models for parameter in model.parameters()}
+        loose = [
+            parameter
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) not in modelled
+        ]
+        models = self._window_models or self.models
+        unique = {id(p): p for p in chain(loose, *(model.parameters() for model in models))}
+        yield from unique.values()
 
     def _sum_items(self, own: float) -> float:
         if not self.state.use_distributed:

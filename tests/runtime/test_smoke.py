@@ -47,8 +47,9 @@ def test_a_smoke_run_shows_its_evidence_and_ends(tmp_path: Path, monkeypatch: py
     events = {event.event: event.details for event in read_events(layout.events)}
     assert events["run_started"]["world_size"] == 1
     assert events["run_started"]["strategy"] == "single"
-    assert events["batch_arithmetic"] | {"per_device": 2, "data_parallel": 1, "accumulation": 2, "effective": 4} == (
-        events["batch_arithmetic"]
+    assert (
+        events["batch_arithmetic"] | {"per_device": 2, "data_parallel": 1, "accumulation": 2, "effective": 4}
+        == (events["batch_arithmetic"])
     )
     assert events["checkpoint_saved"]["size_bytes"] > 0
     assert events["checkpoint_loaded"] == {"path": str(tmp_path / "checkpoints" / "smoke"), "equal": True}
@@ -66,16 +67,20 @@ def test_a_loop_that_never_ends_by_itself_is_stopped(tmp_path: Path, monkeypatch
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, train = accelerator.prepare(model, optimizer, DataLoader(_data(8), batch_size=2))
-    step = 0
-    with pytest.raises(SystemExit) as stopped:
-        while step < 100:
+    steps = []
+
+    def loop() -> None:
+        while len(steps) < 100:
             for x, y in train:
-                step += 1
+                steps.append(len(x))
                 optimizer.zero_grad()
                 accelerator.backward((model(x) - y).square().mean())
                 optimizer.step()
+
+    with pytest.raises(SystemExit) as stopped:
+        loop()
     assert stopped.value.code == 0
-    assert step == 1
+    assert steps == [2]
 
 
 def test_log_records_numbers_and_refuses_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +95,7 @@ def test_log_records_numbers_and_refuses_what_is_none(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.multiprocess
-def test_two_ranks_save_and_load_together(tmp_path: Path, run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_two_ranks_save_and_load_together(tmp_path: Path, run_ranks) -> None:
     script = """
     set_seed(1)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
