@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.config.digest import digest_entries, digest_file
 from runtime.config.plan import DataFile, Evaluation, TrainingPlan
 from runtime.errors import ForerunError
 from runtime.layout import RunLayout
@@ -37,6 +38,7 @@ from .statistics import (
 from .statistics.labels import is_missing
 
 ONE_SEED = "one seed; seed variance unknown"
+CLEAN_ROWS = " (clean rows)"
 _ALPHA = 0.05
 _ALWAYS_UNVERIFIED = (
     ONE_SEED,
@@ -81,6 +83,13 @@ def per_row_scores(task: str, rows: HoldoutRows) -> dict[str, list[float]]:
     if task == "classification":
         return {"accuracy": [float(predicted == label) for predicted, label in pairs]}
     return {"mae": [abs(predicted - label) for predicted, label in pairs]}
+
+
+def evaluator_digest() -> str:
+    """Digest of the code that scores: this file, the joining of rows, and the statistics."""
+    here = Path(__file__).parent
+    files = [here / "holdout_rows.py", Path(__file__), *(here / "statistics").glob("*.py")]
+    return digest_entries((file.relative_to(here).as_posix(), digest_file(file), False) for file in files)
 
 
 def _scorable(plan: TrainingPlan, plan_digest: str, run: RunRecord) -> Evaluation:
@@ -178,7 +187,7 @@ def _clean_metrics(
         return []
     labels, predictions = [rows.labels[r] for r in kept], [rows.predictions[r] for r in kept]
     results = score(evaluation.task, labels, predictions, names, seed=seed)
-    return [_metric(r, suffix=" (clean rows)") for r in results if not math.isnan(r.value)]
+    return [_metric(r, suffix=CLEAN_ROWS) for r in results if not math.isnan(r.value)]
 
 
 def _training(plan: TrainingPlan, evaluation: Evaluation, rows: HoldoutRows, unverified: list[str]) -> _Training | None:

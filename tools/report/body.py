@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from runtime.config.digest import digest_model
 from runtime.config.plan import TrainingPlan
 from runtime.records import encode_number
 
 from ..domain.approval import AssuranceLevel
 from ..domain.reports import Claim, Interval, NotVerified
 from ..text import redact, shown
+from ..verify_metrics import evaluator_digest
 from .accounting import Account
 from .facts import Facts, masked_command, masked_value
 from .headline import headline
@@ -57,6 +59,7 @@ def make_body(
         "estimate_and_actual": _estimate_and_actual(material, facts),
         "account": _account(facts.account, material),
         "verification": verification.model_dump(mode="json") if verification else None,
+        "evaluator": {"name": "forerun verify_metrics", "version": forerun_version(), "sha256": evaluator_digest()},
         "metrics": _metrics(material, facts),
         "curves": [
             {
@@ -188,6 +191,7 @@ def _plan(material: ReportMaterial, plan: TrainingPlan | None) -> dict[str, Any]
         ],
         "ceilings": plan.ceilings.model_dump(mode="json"),
         "evaluation": plan.evaluation.model_dump(mode="json") if plan.evaluation else None,
+        "evaluation_digest": digest_model(plan.evaluation) if plan.evaluation else None,
     }
 
 

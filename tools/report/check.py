@@ -23,8 +23,8 @@ def verify_report(envelope: dict[str, Any], public_pem: str) -> dict[str, Any]:
     """Check a report's envelope, then every file that it names and that still exists.
 
     Returns:
-        run_id, sha256 (of the signed document), signed_by, num_checked, changed, missing, not_compared, ok. `ok` is
-        False as soon as one file differs or is missing; `not_compared` names what this check could not look at.
+        signature, run_id, sha256 (of the signed document), signed_by, num_checked, changed, missing, not_compared and
+        ok. `ok` is False as soon as one file differs or is missing; `not_compared` names what could not be looked at.
 
     Raises:
         Refused: the signature does not fit, or what was signed is no report of ours.
@@ -43,6 +43,7 @@ def verify_report(envelope: dict[str, Any], public_pem: str) -> dict[str, Any]:
     for outcome, name in checks:
         found[outcome].append(visible(name))
     return {
+        "signature": "valid",
         "run_id": run_id,
         "sha256": hashlib.sha256(payload).hexdigest(),
         "signed_by": signer,

@@ -90,6 +90,8 @@ def _integrity(material: ReportMaterial, facts: Facts) -> Iterator[str]:
         yield f"code in the run directory differs from the plan: {text}"
     for text in facts.data_changes:
         yield f"data differs from the plan now: {text}"
+    if facts.predictions_changed:
+        yield facts.predictions_changed
     for text in facts.signature_problems:
         yield f"approval: {text}"
     verification = material.verification

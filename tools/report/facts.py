@@ -30,6 +30,7 @@ class Facts:
     price_per_hour: of all devices together, derived from the estimate; None: no price is known.
     signature_problems: why the decision is not one that its key's owner signed; empty if it is.
     code_changes, data_changes: against the plan, at the time of the report.
+    predictions_changed: that the scored file is no longer what it was when it was scored; empty if it is.
     """
 
     inventory: Inventory
@@ -41,6 +42,7 @@ class Facts:
     signature_problems: tuple[str, ...]
     code_changes: tuple[str, ...]
     data_changes: tuple[str, ...]
+    predictions_changed: str
     command: str
     unreadable: tuple[NotVerified, ...]
 
@@ -54,8 +56,9 @@ def gather(material: ReportMaterial) -> Facts:
     code_changes: Sequence[str] = ()
     if plan is not None and material.layout.code.is_dir():
         code_changes = code_drift(plan.code, material.layout.code)
+    inventory = take_inventory(material.layout, material.smoke_layout)
     return Facts(
-        inventory=take_inventory(material.layout, material.smoke_layout),
+        inventory=inventory,
         series=tuple(series_of(read_run_metrics(material.layout))),
         events=tuple(read_events(material.layout.events)),
         spell=spells[0],
@@ -64,9 +67,21 @@ def gather(material: ReportMaterial) -> Facts:
         signature_problems=_signature(material),
         code_changes=tuple(code_changes),
         data_changes=tuple(data_drift(plan.data)) if plan else (),
+        predictions_changed=_predictions_changed(material, inventory),
         command=_command(material.layout, problems),
         unreadable=tuple(problems),
     )
+
+
+def _predictions_changed(material: ReportMaterial, inventory: Inventory) -> str:
+    verification = material.verification
+    if verification is None or verification.predictions_sha256 is None:
+        return ""
+    now = inventory.sha256(verification.predictions_file)
+    if now == verification.predictions_sha256:
+        return ""
+    what = "is gone" if now is None else "changed"
+    return f"{verification.predictions_file} {what} since the server scored it"
 
 
 def _price_per_hour(material: ReportMaterial) -> float | None:

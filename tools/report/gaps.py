@@ -53,8 +53,11 @@ def _steps(material: ReportMaterial, facts: Facts) -> Iterator[NotVerified]:
             yield _gap("step:request_approval", "a human was asked, no decision is recorded")
         elif approval.decision.decision != "approve":
             yield _gap("step:request_approval", "the decision on record is a refusal")
-    if material.verification is None:
+    verification = material.verification
+    if verification is None:
         yield _gap("step:verify_metrics", "the server did not score this run: every metric is the script's own word")
+    elif (verification.run_id, verification.plan_digest) != (run.run_id, run.plan_digest):
+        yield _gap("step:verify_metrics", "the verification on record is of another run or plan")
     if run.ended and run.state.value != "succeeded" and material.diagnosis is None:
         yield _gap("step:diagnose_failure", f"the run is {run.state.value} and no diagnosis was handed over")
     if not run.ended:
@@ -77,6 +80,8 @@ def _verification(material: ReportMaterial, facts: Facts) -> Iterator[NotVerifie
     verification, plan = material.verification, material.plan_record.plan
     yield from _said_by(verification)
     scored = {metric.name for metric in verification.metrics} if verification else set()
+    if facts.predictions_changed:
+        yield _gap("predictions_changed", facts.predictions_changed)
     if verification is not None and verification.verdict != "verified":
         yield _gap("verification", verification.reason)
     if plan is not None and plan.evaluation is not None:

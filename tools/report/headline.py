@@ -44,6 +44,8 @@ def _warnings(material: ReportMaterial, facts: Facts) -> list[str]:
         found.append(f"Leakage between training and hold-out data: {leaks[0].message}")
     worse = [c for c in verification.comparisons if not c.conclusion.startswith("better")] if verification else []
     found += [f"{c.metric}: {c.conclusion.partition('. Baseline:')[0]}" for c in worse]
+    if facts.predictions_changed:
+        found.append(facts.predictions_changed)
     if facts.code_changes:
         found.append(f"The code in the run directory differs from the plan: {facts.code_changes[0]}")
     return found

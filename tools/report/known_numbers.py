@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..domain.reports import Interval
+from ..verify_metrics import CLEAN_ROWS
 from .facts import Facts
 from .material import ReportMaterial
 
@@ -31,6 +32,7 @@ _ROWS = frozenset(
     ]
 )
 _BASELINE = frozenset({"baseline", "baselines"})
+_LEAKAGE = frozenset({"leak", "leaks", "leaked", "leakage", "overlap", "overlaps", "duplicate", "duplicates"})
 _TIME = frozenset(
     ["took", "ran", "runtime", "time", "duration", "seconds", "wall", "elapsed", "lasted", "finished", "within", "run"]
 )
@@ -95,8 +97,14 @@ def _scores(material: ReportMaterial) -> Iterator[Known]:
         return
     for metric in verification.metrics:
         words, source = metric_words(metric.name), f"metric:{metric.name}"
+        if metric.name.endswith(CLEAN_ROWS):
+            words = frozenset({"clean"})
         yield from _interval(metric.interval, words, "server", source, metric.name)
         yield Known(metric.n, _ROWS, "server", source)
+    for finding in verification.leakage:
+        count = finding.message.partition(" of ")[0]
+        if count.isdecimal():
+            yield Known(int(count), _LEAKAGE | _ROWS, "server", f"leakage:{finding.code}")
     for c in verification.comparisons:
         source = f"comparison:{c.metric}:{c.baseline}"
         words = _BASELINE | {c.baseline, f"{c.baseline}-baseline"}

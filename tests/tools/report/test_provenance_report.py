@@ -19,6 +19,7 @@ from tools.domain.errors import InvalidInput, Refused
 from tools.domain.findings import Answer
 from tools.domain.run_state import RunState
 from tools.provenance_report import ReportMaterial, verify_report
+from tools.report.__main__ import main
 from tools.signatures import public_pem
 
 ALWAYS = {
@@ -220,6 +221,39 @@ def test_the_statement_is_in_toto_with_slsa_provenance_and_a_test_result(materia
     test = statement["predicate"]["forerun_testResult"]["predicate"]
     assert test["result"] == "PASSED"
     assert "verification" in test["passedTests"]
+
+
+def test_predictions_that_changed_after_scoring_are_said_to_have(material: ReportMaterial) -> None:
+    assert material.verification is not None
+    path = material.layout.root / material.verification.predictions_file
+    path.write_text(path.read_text() + "t999,a\n")
+    written = write(material)
+    assert "predictions_changed" in written.ids
+    assert "work/preds.csv changed since the server scored it" in written.body["headline"]["warnings"]
+
+
+def test_a_verification_of_another_run_counts_as_missing(material: ReportMaterial) -> None:
+    assert material.verification is not None
+    other = material.verification.model_copy(update={"run_id": "run-0000000007"})
+    assert "step:verify_metrics" in write(_without(material, {"verification": other})).ids
+
+
+def test_the_check_runs_as_a_command(material: ReportMaterial, capsys: pytest.CaptureFixture[str]) -> None:
+    written = write(material)
+    envelope = material.layout.report / "report.dsse.json"
+    key = material.layout.root.parent / "report.pem"
+    key.write_text(public_pem(written.key))
+    assert main([str(envelope), str(key)]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    material.layout.result.write_text("{}")
+    assert main([str(envelope), str(key)]) == 1
+    assert json.loads(capsys.readouterr().out)["changed"] == ["result.json"]
+    key.write_text(public_pem(Ed25519PrivateKey.generate()))
+    assert main([str(envelope), str(key)]) == 2
+    assert "signature" in capsys.readouterr().err
+    envelope.write_text("{")
+    assert main([str(envelope), str(key)]) == 2
+    assert main([]) == 2
 
 
 def test_a_simulated_approval_is_shown_loudly(prepared: PreparedRun) -> None:
