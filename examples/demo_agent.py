@@ -210,12 +210,14 @@ def pairs(values: dict[str, str]) -> list[str]:
 
 
 def summary_of(verified: Result) -> str:
-    """Two sentences with the server's numbers and no others."""
-    metrics = [
-        f"{m['name']} {m['value']:.4g} ({m['low']:.4g} to {m['high']:.4g}, n={m['n']})" for m in verified["metrics"]
-    ]
-    against = [f"{c['baseline']} {c['value']:.4g}" for c in verified.get("comparisons", ())]
-    return f"On the hold-out: {'; '.join(metrics)}. Baselines: {'; '.join(against) or 'none'}."
+    """A sentence a number, each of them the server's."""
+    sentences = []
+    for metric in verified["metrics"]:
+        interval = f"95% interval {metric['low']:.4f} to {metric['high']:.4f}"
+        sentences.append(f"{metric['name']} on the hold-out is {metric['value']:.4f} ({interval}, n={metric['n']}).")
+    for row in verified.get("comparisons", ()):
+        sentences.append(f"{row['metric']} of the {row['baseline']} baseline: {row['value']:.4f}.")
+    return " ".join(sentences)
 
 
 def _require(condition: bool, otherwise: str, result: Result) -> None:

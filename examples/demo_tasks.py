@@ -13,13 +13,14 @@ HERE = Path(__file__).resolve().parent
 def digits_project(project: Path) -> Task:
     """Handwritten digits, on forerun's runtime."""
     data = lay_out(project, script=HERE / "digits" / "train.py", data_set="digits")
-    options = ("--output", "{run_dir}", "--seed", "0")
+    options = ("--output", "{run_dir}")
     return Task(
         script=str(project / "train.py"),
         args=(*data_options(data), *options, "--epochs", "12"),
         smoke_args=(*data_options(data), *options, "--epochs", "1"),
         data=tuple(f"{part}={path}" for part, path in data.items()),
-        settings={"num_processes": "2", "device": "cpu", "seed": "0", "wall_time_s": "600"},
+        settings={"num_processes": "2", "device": "cpu"},
+        answers={"seed": "0", "wall_time_s": "600"},
         evaluation={
             "predictions": "predictions.csv",
             "holdout": str(data["holdout"]),

@@ -60,8 +60,9 @@ class View:
         ]
 
     def _inputs(self, result: Result) -> list[Any]:
+        processes = f", processes: {result['processes']}" if "processes" in result else ""
         return [
-            f"{result['plan_id']} is {result['state']}: {result.get('processes', '')}",
+            f"{result['plan_id']} is {result['state']}{processes}",
             *(f"question [{q['id']}] {q['text']}" for q in result.get("questions", ())),
             *(Text(finding, style="yellow") for finding in result.get("findings", ())),
         ]
@@ -70,7 +71,9 @@ class View:
 
     def _smoke(self, result: Result) -> list[Any]:
         smoke = result.get("smoke", {})
-        checks = [Text.assemble(outcome(text), f" {name}: ", text) for name, text in smoke.get("checks", {}).items()]
+        checks = [
+            Text.assemble(mark(text), f" {name}: ", detail(text)) for name, text in smoke.get("checks", {}).items()
+        ]
         return [f"{result['run_id']}: {smoke.get('verdict', result['state'])}", *checks]
 
     def _estimate(self, result: Result) -> list[Any]:
@@ -87,7 +90,8 @@ class View:
         return [f"{result['request_id']}, open until {result['expires']}", Text(f"$ {result['command']}", style="bold")]
 
     def _approval(self, result: Result) -> list[Any]:
-        return [Panel(Text(result["shown"].strip()), title="what the human saw and typed", border_style="dim")]
+        text = "\n".join(essential_lines(result["shown"].strip().splitlines()))
+        return [Panel(Text(text), title="what the human saw and typed", border_style="dim")]
 
     def _launch(self, result: Result) -> list[Any]:
         return [f"{result['run_id']} is {result['state']}"]
@@ -95,10 +99,10 @@ class View:
     def _progress(self, result: Result) -> None:
         step, total, loss = result.get("step"), result.get("total_steps"), result.get("loss")
         if step is not None and loss is not None:
-            self._indented(f"step {step} of {total or 'unknown'}, loss {loss:.4f}, {result.get('elapsed_s', '?')} s")
+            self._indented(f"step {step} of {total or 'unknown'}, loss {loss:.4f}, {seconds(result)}")
 
     def _ended(self, result: Result) -> list[Any]:
-        return [f"{result['run_id']}: {result['state']} after {result.get('elapsed_s', '?')} s"]
+        return [f"{result['run_id']}: {result['state']} after {seconds(result)}"]
 
     def losses(self, values: Sequence[float]) -> None:
         """The loss of the run as a small curve."""
@@ -124,12 +128,47 @@ class View:
         return [
             f"{result['num_claims']} claims with evidence, signed; not verified:",
             *(Text(f"- {text}", style="dim") for text in result.get("not_verified", ())),
+            *(Text(f"unsupported: {text}", style="bold red") for text in result.get("unsupported", ())),
         ]
 
 
-def outcome(text: str) -> Text:
-    word = text.partition(":")[0]
-    return Text("+" if word == "passed" else "!", style="green" if word == "passed" else "red")
+def essential_lines(lines: Sequence[str]) -> list[str]:
+    """What a human looks at first, and all that was typed; the rest is counted."""
+    words = (
+        "***",
+        "APPROVAL REQUEST",
+        "Reason",
+        "Script",
+        "Processes",
+        "Smoke run",
+        "  passed",
+        "  not_shown",
+        "Time:",
+    )
+    words += ("Memory:", "Cost:", "Ceilings:", "Plan digest", "Request digest")
+    typed = next((i for i, line in enumerate(lines) if line.startswith("Cost, as shown")), len(lines))
+    kept = [line for line in lines[:typed] if line.startswith(words)]
+    left_out = typed - len(kept)
+    return [
+        *kept,
+        f"(and {left_out} more lines: code, data, environment, settings; all of it is in the audit log)",
+        *lines[typed:],
+    ]
+
+
+def mark(check: str) -> Text:
+    """A sign for 'passed: ...', the outcome itself for anything else."""
+    outcome = check.partition(":")[0]
+    return Text("+", style="green") if outcome == "passed" else Text(outcome, style="bold red")
+
+
+def detail(check: str) -> str:
+    return check.partition(": ")[2]
+
+
+def seconds(result: Result) -> str:
+    elapsed = result.get("elapsed_s")
+    return "time unknown" if elapsed is None else f"{elapsed:.1f} s"
 
 
 def interval(values: Result) -> str:

@@ -29,6 +29,7 @@ def main() -> None:
     model = small_network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     model, optimizer, train, validation, holdout = accelerator.prepare(model, optimizer, train, validation, holdout)
+    accelerator.plan_steps(options.max_steps if options.max_steps > 0 else options.epochs * len(train))
 
     step = 0
     for epoch in range(options.epochs):
