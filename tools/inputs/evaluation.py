@@ -225,7 +225,7 @@ def _overlap_words(evaluation: Evaluation | None, train: Path, holdout: Path, da
         rows = range(len(columns[features[0]]))
         tables.append(
             Table(
-                ids=columns.get(row_id, [f"{path}:{row}" for row in rows]),
+                ids=[str(value) for value in columns.get(row_id, [f"{path}:{row}" for row in rows])],
                 labels=columns.get(label, [None for _ in rows]),
                 features={name: columns[name] for name in features},
                 groups=columns.get(group) if group else None,
