@@ -51,6 +51,8 @@ def shown_lines(
     yield "  process layout, seed, evaluation and ceilings: a change of one byte makes this approval void."
     yield "Not covered: content of installed packages, data that the script reads without declaring it, file times,"
     yield "  which of several equal devices it gets, anything that the script fetches over the network."
+    if plan is not None and any(file.mode == "sampled" for file in plan.data):
+        yield "  Nor every byte of the data files that are marked as sampled."
     yield f"Policy: {visible(request.policy_version)}"
     yield f"Plan digest:    {request.plan_digest}"
     yield f"Request digest: {request.digest} (short: {short_digest(request)})"
@@ -60,6 +62,7 @@ def _plan_lines(plan: TrainingPlan) -> Iterator[str]:
     layout, ceilings = plan.layout, plan.ceilings
     yield f"Script: {visible(plan.code.entry)} of {visible(plan.code.origin)}"
     yield f"Arguments: {visible(shlex.join(plan.argv)) or '(none)'}"
+    yield f"Arguments of the smoke run: {visible(shlex.join(plan.smoke.args)) or '(none)'}"
     yield f"Code: {len(plan.code.files)} files, sha256 {plan.code.sha256}"
     yield f"Python: {visible(plan.interpreter.executable)} ({visible(plan.interpreter.version)})"
     where = f"{layout.num_nodes} node(s), {layout.device}, by {layout.launcher}"

@@ -6,7 +6,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runtime.config.order import LaunchSpec
-from runtime.config.plan import TrainingPlan
 from tests.fakes.approvals import START_S, cost_estimate, estimated_record, smoke_result, training_plan
 from tools.domain.approval import Approval, ApprovalRequest, ApproverKey, AssuranceLevel, Decision
 from tools.domain.errors import InvalidInput, WrongStep
@@ -280,7 +279,7 @@ def test_unknown_cost_is_a_word_and_a_cost_of_nothing_is_a_number() -> None:
     assert cost_words(cost_estimate(PLAN, cost=0.0)) == "0.00"
 
 
-def show(record: PlanRecord, plan: TrainingPlan | None = None) -> str:
+def show(record: PlanRecord) -> str:
     spec = LaunchSpec(argv=("torchrun", "train.py"), environment={}, working_directory="/runs/RUN/work")
     return shown_text(record, ask(record), spec=spec, differences=("argument 2: '0.01' -> '0.1'",))
 
@@ -297,6 +296,7 @@ def test_the_human_sees_what_the_approval_covers() -> None:
         request.plan_digest,
         "train.py of /home/user/project",
         "--lr 0.01",
+        "--epochs 1",
         "Seed: 7",
         "seed: 6 -> 7",
         "seed = 7",
@@ -310,6 +310,12 @@ def test_the_human_sees_what_the_approval_covers() -> None:
     ):
         assert part in text, part
     assert "Command: torchrun train.py" in show(record)
+
+
+def test_a_sampled_digest_is_said_to_cover_less() -> None:
+    sampled = PLAN.model_copy(update={"data": (PLAN.data[0].model_copy(update={"mode": "sampled"}),)})
+    assert "Nor every byte" in show(estimated_record(sampled))
+    assert "Nor every byte" not in show(estimated_record())
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\r", "\x9b1A", "\u202e", "\u200b", "a\nCost:   0.00 EUR"])
