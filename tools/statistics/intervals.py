@@ -126,9 +126,10 @@ def _where_bootstrap_fails(
     n = float(observed.sum())
     hits = float(observed[0, cells.truth == cells.predicted].sum())
     if name == "accuracy":
-        if min(hits, n - hits) >= _LEAST_OF_EACH:
+        if min(hits, n - hits) >= _LEAST_OF_EACH and low < high:
             return None
-        return (*wilson(hits, n), "Wilson score interval (under 10 right or under 10 wrong rows)")
+        few = "under 10 right or under 10 wrong rows" if low < high else "nothing varies between resamples"
+        return (*wilson(hits, n), f"Wilson score interval ({few})")
     if low < high:
         return None
     limits = []

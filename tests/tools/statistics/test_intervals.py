@@ -75,6 +75,12 @@ def test_one_wrong_row_in_fifty_uses_wilson() -> None:
     assert (result.low, result.high) == wilson(49, 50)
 
 
+def test_a_constant_prediction_has_an_interval_too() -> None:
+    truth = ["a", "b", "c"] * 40
+    (result,) = score("classification", truth, ["a"] * 120, ["accuracy"], seed=1)
+    assert (result.low, result.high) == wilson(40, 120)
+
+
 def test_wilson_and_bonett_price_known_values() -> None:
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=5e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-4)
