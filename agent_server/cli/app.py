@@ -122,7 +122,7 @@ def logs(
     run_id: RunId,
     rank: Annotated[int, typer.Option(min=0)] = 0,
     stream: Annotated[Literal["stdout", "stderr", "engine"], typer.Option()] = "stdout",
-    pattern: Annotated[str, typer.Option(help="only lines that match this regular expression")] = "",
+    pattern: Annotated[str, typer.Option(help="only lines that contain this, whatever the case")] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the run ends")] = False,
 ) -> None:
     """Print one rank's log."""

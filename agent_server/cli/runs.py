@@ -3,7 +3,6 @@
 import json
 import time
 from pathlib import Path
-from typing import Literal
 
 from agent_server.container import Container, build
 from agent_server.procedure import Status
@@ -15,13 +14,12 @@ from tools.domain.ids import require_id
 from tools.domain.paths import AllowedRoots
 from tools.domain.run_state import RunRecord, RunState
 from tools.provenance_report import verify_report
+from tools.read_logs import Stream
 from tools.report.paths import ReportPaths
 from tools.signatures import public_pem
 
 from .opening import user_name
 from .output import ago, fail, say, table
-
-Stream = Literal["stdout", "stderr", "engine"]
 
 _WAIT_S = 20.0
 _FOLLOW_S = 0.5
