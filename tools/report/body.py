@@ -24,6 +24,18 @@ from .summary import CheckedSummary
 SCHEMA_VERSION = 1
 _EXACT_KEYS = frozenset({"path", "roots", "envelope", "public_pem"})
 
+_PLAN_PARTS = (
+    "arguments",
+    "smoke_arguments",
+    "code",
+    "interpreter",
+    "layout",
+    "seed",
+    "ceilings",
+    "evaluation",
+    "evaluation_digest",
+)
+
 LEVEL_WORDS = {
     AssuranceLevel.SIMULATED: "SIMULATED: a demonstration; no human decided anything",
     AssuranceLevel.A2: "A2: typed at a terminal with a passphrase; same account as the agent, not tamper-proof",
@@ -167,7 +179,7 @@ def _plan(material: ReportMaterial, plan: TrainingPlan | None) -> dict[str, Any]
         ],
     }
     if plan is None:
-        return head
+        return head | dict.fromkeys(_PLAN_PARTS) | {"data": [], "settings": [], "inherited": [], "environment": {}}
     code = plan.code
     return head | {
         "arguments": masked_command(plan.argv),

@@ -66,7 +66,7 @@ def _files(body: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _data(body: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for file in body["plan"].get("data", []):
+    for file in body["plan"]["data"]:
         try:
             _, digest, _ = data_digest(Path(file["path"]), mode=file["mode"])
         except FileNotFoundError:

@@ -51,10 +51,25 @@ def _run(material: ReportMaterial, facts: Facts) -> Iterator[str]:
         if event.event == "run_started" and world not in (None, plan.layout.num_processes):
             yield f"the run had {world} processes, the plan {plan.layout.num_processes}"
     yield from _ceilings(material, facts, plan)
+    yield from _contradictions(material, facts)
     for series in facts.series:
         bad = next((m for m in series.values if not math.isfinite(m.record.value)), None)
         if bad is not None:
             yield f"{series.name} is not finite at step {bad.record.step} ({bad.file}:{bad.line})"
+
+
+def _contradictions(material: ReportMaterial, facts: Facts) -> Iterator[str]:
+    """Where the script's own value of a held-out metric lies outside the interval that the server computed."""
+    verification = material.verification
+    for metric in verification.metrics if verification else ():
+        names = {metric.name, *(f"{prefix}_{metric.name}" for prefix in ("test", "eval", "holdout"))}
+        for series in facts.series:
+            record, interval = series.last.record, metric.interval
+            if series.name in names and not interval.low <= record.value <= interval.high:
+                yield (
+                    f"the script reports {series.name} {record.value:.4f} ({series.last.file}:{series.last.line}), the"
+                    f" server computed {metric.value:.4f} (interval {interval.low:.4f} to {interval.high:.4f})"
+                )
 
 
 def _ceilings(material: ReportMaterial, facts: Facts, plan: TrainingPlan) -> Iterator[str]:

@@ -44,6 +44,7 @@ class Inventory:
 
     def evidence(self, path: str, line: int | str, root: str = "run") -> str:
         """'file:line sha256:...' as claims name their source."""
+        root = root if root in self.roots else "run"
         prefix = "" if root == "run" else f"{root}/"
         return f"{prefix}{path}:{line} sha256:{self.sha256(path, root) or 'unknown'}"
 
@@ -51,7 +52,7 @@ class Inventory:
 def take_inventory(layout: RunLayout, smoke_layout: RunLayout | None) -> Inventory:
     """Hash every regular file below the run directories, the report's own folder excepted."""
     roots = {"run": str(layout.root.resolve())}
-    if smoke_layout is not None:
+    if smoke_layout is not None and smoke_layout.root.resolve() != layout.root.resolve():
         roots["smoke"] = str(smoke_layout.root.resolve())
     entries: list[FileEntry] = []
     unreadable: list[str] = []

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _SMALL = [
     "zero",
@@ -55,7 +55,7 @@ _SKIPPED = re.compile(
 _TOKEN = re.compile(
     r"(?P<version>\b\d+\.\d+\.\d+[\w.+]*)"
     r"|(?P<date>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?Z?)?)"
-    r"|(?<![\w.])(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?)(?P<unit>\s?%|[^\W\d_]*)"
+    r"|(?P<less><\s?)?(?<![\w.])(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?)(?P<unit>\s?%|[^\W\d_]*)"
     r"|(?P<word>[^\W\d_][\w\-]*)",
     re.IGNORECASE,
 )
@@ -95,6 +95,7 @@ class Token:
         kind: word, number, version or date.
         unit: ratio, s, bytes, another unit as written, or empty.
         digits: significant digits that were given.
+        below: written as "< number".
     """
 
     text: str
@@ -103,6 +104,7 @@ class Token:
     step: float = 0.0
     unit: str = ""
     digits: int = 0
+    below: bool = False
 
 
 def tokens_of(sentence: str) -> list[Token]:
@@ -117,7 +119,8 @@ def _raw_tokens(text: str) -> Iterator[Token]:
         if match["version"] or match["date"]:
             yield Token(match[0], "version" if match["version"] else "date")
         elif match["number"]:
-            yield _number(match["number"], (match["unit"] or "").strip())
+            number = _number(match["number"], (match["unit"] or "").strip())
+            yield replace(number, below=bool(match["less"]))
         else:
             word = match["word"].lower()
             if word in _WORDS:
@@ -140,7 +143,7 @@ def _scaled(token: Token, unit: str) -> Token:
     if not unit:
         return token
     name, factor = UNITS.get(unit.lower(), (unit.lower(), 1.0))
-    return Token(token.text, "number", token.value * factor, token.step * factor, name, token.digits)
+    return replace(token, value=token.value * factor, step=token.step * factor, unit=name)
 
 
 def _with_units(raw: Iterator[Token]) -> Iterator[Token]:

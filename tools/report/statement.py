@@ -24,11 +24,11 @@ def make_statement(body: dict[str, Any]) -> dict[str, Any]:
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": {
-                    "arguments": plan.get("arguments"),
-                    "script": (plan.get("code") or {}).get("entry"),
-                    "settings": plan.get("settings"),
+                    "arguments": plan["arguments"],
+                    "script": (plan["code"] or {}).get("entry"),
+                    "settings": plan["settings"],
                 },
-                "internalParameters": {"plan_digest": run["plan_digest"], "layout": plan.get("layout")},
+                "internalParameters": {"plan_digest": run["plan_digest"], "layout": plan["layout"]},
                 "resolvedDependencies": _dependencies(plan),
             },
             "runDetails": {
@@ -74,12 +74,10 @@ def _descriptor(file: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dependencies(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    code = plan.get("code")
+    code = plan["code"]
     found = [{"name": "code", "digest": {"sha256": code["sha256"]}}] if code else []
-    found += [
-        {"name": f"data:{file['role']}", "uri": file["path"], "digest": _digest(file)} for file in plan.get("data", [])
-    ]
-    packages = (plan.get("interpreter") or {}).get("packages", {})
+    found += [{"name": f"data:{file['role']}", "uri": file["path"], "digest": _digest(file)} for file in plan["data"]]
+    packages = (plan["interpreter"] or {}).get("packages", {})
     return found + [{"name": name, "uri": f"pkg:pypi/{name}@{version}"} for name, version in packages.items()]
 
 
@@ -103,7 +101,7 @@ def _test_result(body: dict[str, Any]) -> dict[str, Any]:
         if any(finding["level"] != "note" for finding in verification["leakage"]):
             warned.append("leakage")
     result = "FAILED" if failed else "WARNED" if warned else "PASSED"
-    data = body["plan"].get("data", [])
+    data = body["plan"]["data"]
     return {
         "result": result,
         "configuration": [{"name": f"data:{f['role']}", "digest": _digest(f)} for f in data if f["role"] == "holdout"],

@@ -138,6 +138,8 @@ def _is_beside(partner: float, place: int, tokens: Sequence[Token], known: Known
 def _fits(token: Token, known: Known) -> bool:
     value = token.value
     assert value is not None
+    if token.below:
+        return "p" in known.words and known.value < value
     if token.unit and token.unit != known.unit and token.unit not in ("", "eur", "usd"):
         return False
     if known.unit in ("s", "bytes") and token.unit != known.unit:

@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runtime.config.order import Heartbeat
+from runtime.records import MetricRecord, append_metric
 from tests.fakes.prepared_run import PreparedRun
 from tests.fakes.report_material import Written, complete_material, write
 from tools.domain.approval import AssuranceLevel
@@ -254,6 +255,30 @@ def test_the_check_runs_as_a_command(material: ReportMaterial, capsys: pytest.Ca
     envelope.write_text("{")
     assert main([str(envelope), str(key)]) == 2
     assert main([]) == 2
+
+
+def test_a_script_value_that_contradicts_the_server_is_a_deviation(material: ReportMaterial) -> None:
+    record = MetricRecord(step=21, name="test_accuracy", value=0.999, rank=0, time_s=1.0)
+    append_metric(material.layout.metrics(0), record)
+    text = "the script reports test_accuracy 0.9990 (metrics.rank0.jsonl:41), the server computed 0.9750"
+    assert any(found.startswith(text) for found in write(material).body["deviations"])
+
+
+def test_a_plan_that_never_became_complete_can_be_reported(bare: ReportMaterial) -> None:
+    record = bare.plan_record.model_copy(update={"plan": None})
+    written = write(replace(bare, plan_record=record))
+    assert {"plan", "step:verify_metrics"} <= written.ids
+    assert written.verify()["ok"]
+
+
+def test_a_smoke_run_can_be_reported_itself(material: ReportMaterial) -> None:
+    assert material.smoke_run is not None
+    assert material.smoke_layout is not None
+    written = write(replace(material, run=material.smoke_run, layout=material.smoke_layout))
+    assert "step:verify_metrics" in written.ids
+    assert list(written.body["roots"]) == ["run"]
+    evidence = {c["id"]: c["evidence"] for c in written.body["claims"]}["smoke:loss_fell"]
+    assert all("sha256:unknown" not in text for text in evidence)
 
 
 def test_a_simulated_approval_is_shown_loudly(prepared: PreparedRun) -> None:

@@ -13,6 +13,7 @@ SUPPORTED = [
     ("Accuracy 0.975 [0.929, 0.991].", "server"),
     ("0.975 accuracy, majority baseline 0.333.", "server"),
     ("It beats the majority baseline by 0.64.", "server"),
+    ("It beats the majority baseline (McNemar p < 0.001).", "server"),
     ("Training loss fell from 2.0 to 0.1 over 20 steps.", "script"),
     ("The script's val_accuracy reached 0.9.", "script"),
     ("Trained on 2 processes with seed of 7 and lr 0.05 for 3 epochs in 50 seconds.", "plan"),
@@ -43,6 +44,8 @@ UNSUPPORTED = [
     "This is state-of-the-art.",
     "torch 2.14.0 was used.",
     "It ran on 2020-01-01.",
+    "McNemar p < 1e-40.",
+    "Accuracy < 0.99.",
     "F1 of 0.93 was seen.",
 ]
 
