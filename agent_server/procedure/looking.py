@@ -23,7 +23,9 @@ def environment(place: Workplace, *, python: str, paths: Sequence[str]) -> Envir
 def api(place: Workplace, *, python: str, names: Sequence[str], script: str) -> ApiReport:
     """Whether the names exist in what `python` has installed, or as flags of the script."""
     path = place.roots.resolve(script, what="script") if script else None
-    return check_api(python=_interpreter(place, python, [path] if path else []), names=names, script=path)
+    return check_api(
+        python=_interpreter(place, python, [path] if path else []), names=names, script=path, roots=place.roots
+    )
 
 
 def _interpreter(place: Workplace, python: str, near: Sequence[Path]) -> str:

@@ -1,5 +1,6 @@
 """A project with a small script that needs no runtime of ours, and a server on it that speaks over real pipes."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ from typing import Any
 import pytest
 
 from agent_server.store.sql import SqlStore
-from tests.fakes.approvals import Clock, Human
+from runtime.config.plan import Ceilings, Interpreter, ProcessLayout
+from runtime.snapshot import collect
+from runtime.snapshot import store as store_code
+from tests.fakes.approvals import Clock, Human, ask, estimated_record, training_plan
 from tests.fakes.wire import Wire, server_argv
 
 SCRIPT = """
-import argparse, json, os, signal, subprocess, sys, time
+import argparse, json, os, signal, struct, subprocess, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--sleep", type=float, default=0.0)
@@ -26,8 +30,9 @@ if options.stubborn:
 for step in range(1, options.steps + 1):
     print(json.dumps({"step": step, "loss": 1.0 / step}), flush=True)
     time.sleep(options.sleep)
-import torch
-torch.save({"weight": torch.ones(2)}, "checkpoint.pt")
+header = json.dumps({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+with open("checkpoint.safetensors", "wb") as handle:
+    handle.write(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1.0, 2.0))
 """
 
 
@@ -103,11 +108,30 @@ class Site:
         finally:
             store.close()
 
-    def approved(self, server: Wire, **changes: Any) -> str:
-        """A plan that a human approved."""
-        plan_id = self.plan(server, **changes)
-        self.decide(self.asked(server, plan_id))
-        return plan_id
+    def approved(self, *, args: tuple[str, ...] = ("--steps", "3")) -> str:
+        """A plan that a human approved, with the evidence of a smoke run that was not made: quick, for other cases."""
+        script = self.project / "train.py"
+        snapshot, _ = collect(script, data_paths=[])
+        store_code(snapshot, self.state / "snapshots")
+        plan = training_plan(argv=args).model_copy(
+            update={
+                "environment": {"PATH": os.environ["PATH"]},
+                "code": snapshot,
+                "data": (),
+                "interpreter": Interpreter(executable=sys.executable, version="3.11", packages={}),
+                "layout": ProcessLayout(num_processes=1),
+                "ceilings": Ceilings(wall_time_s=120),
+            }
+        )
+        record = estimated_record(plan)
+        self.state.mkdir(exist_ok=True)
+        store = SqlStore(f"sqlite:///{self.state / 'forerun.db'}", clock=time.time)
+        try:
+            human = Human(store, Clock(time.time())).enroll()
+            human.decide(ask(store, time.time, record))
+        finally:
+            store.close()
+        return record.plan_id
 
 
 @pytest.fixture

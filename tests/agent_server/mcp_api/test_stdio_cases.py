@@ -104,7 +104,7 @@ def test_a_smoke_run_ends_with_its_client_and_the_next_server_says_so(site: Site
 @pytest.mark.parametrize("how", ["eof", "sigkill"])
 def test_an_approved_run_goes_on_without_its_server_and_a_new_one_shows_it(site: Site, how: str) -> None:
     server = site.serve()
-    plan_id = site.approved(server, args=["--steps", "40", "--sleep", "0.1"])
+    plan_id = site.approved(args=("--steps", "40", "--sleep", "0.1"))
     run_id = server.data("launch_training", plan_id=plan_id)["run_id"]
     assert appeared(run_id)
     if how == "eof":
@@ -147,7 +147,7 @@ def test_cancelling_the_call_that_started_a_smoke_run_stops_its_processes_and_is
 
 def test_cancelling_a_call_that_only_waits_leaves_the_run_alone(site: Site) -> None:
     server = site.serve()
-    plan_id = site.approved(server, args=["--steps", "20", "--sleep", "0.1"])
+    plan_id = site.approved(args=("--steps", "20", "--sleep", "0.1"))
     run_id = server.data("launch_training", plan_id=plan_id)["run_id"]
     waiting = server.send("tools/call", {"name": "monitor_run", "arguments": {"id": run_id, "wait_s": 25}})
     server.notify("notifications/cancelled", {"requestId": waiting})
@@ -157,7 +157,7 @@ def test_cancelling_a_call_that_only_waits_leaves_the_run_alone(site: Site) -> N
 
 def test_a_launch_that_is_cancelled_at_once_leaves_no_run_without_an_id(site: Site) -> None:
     server = site.serve()
-    plan_id = site.approved(server)
+    plan_id = site.approved()
     request = server.send("tools/call", {"name": "launch_training", "arguments": {"plan_id": plan_id}})
     server.notify("notifications/cancelled", {"requestId": request})
     found = server.data("launch_training", plan_id=plan_id)
@@ -172,7 +172,7 @@ def test_a_launch_that_is_cancelled_at_once_leaves_no_run_without_an_id(site: Si
 
 def test_a_launch_sent_twice_again_later_and_after_a_restart_is_one_run(site: Site) -> None:
     server = site.serve()
-    plan_id = site.approved(server)
+    plan_id = site.approved()
     call = {"name": "launch_training", "arguments": {"plan_id": plan_id}}
     before = time.monotonic()
     requests = [server.send("tools/call", call) for _ in range(2)]
@@ -189,12 +189,12 @@ def test_a_launch_sent_twice_again_later_and_after_a_restart_is_one_run(site: Si
     assert later["already_launched"]
     assert [item["id"] for item in restarted.data("list_work", kind="runs")["items"]].count(later["run_id"]) == 1
     site.ended(restarted, later["run_id"])
-    assert len(list((site.state / "runs").iterdir())) == 2  # the smoke run and this one
+    assert len(list((site.state / "runs").iterdir())) == 1
 
 
 def test_after_a_lost_answer_a_list_shows_the_run_with_its_plan(site: Site) -> None:
     server = site.serve()
-    plan_id = site.approved(server)
+    plan_id = site.approved()
     server.send("tools/call", {"name": "launch_training", "arguments": {"plan_id": plan_id}})
     server.close()  # the pipe goes right after the call
     restarted = site.serve()
