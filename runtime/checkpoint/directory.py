@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..files import fsync_directory
-from .manifest import MANIFEST, is_complete, read_manifest
+from .manifest import MANIFEST, is_complete, read_manifest, verify
 
 
 @contextmanager
@@ -47,11 +47,14 @@ def find_checkpoint(path: Path) -> Path:
     """The complete checkpoint that `path` names: itself, the one that a killed save put aside, or the newest in it.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none, or files of the one at `path` are missing.
     """
     for candidate in (path, previous_path(path)):
         if is_complete(candidate):
             return candidate
+    damaged = read_manifest(path)
+    if damaged is not None:
+        verify(path, damaged.files)
     newest = newest_checkpoint(path)
     if newest is not None:
         return newest

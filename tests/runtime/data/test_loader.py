@@ -1,6 +1,7 @@
 """Prepared loaders: order by seed and epoch, resuming, the last batch, and what is known of the current one."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -37,6 +38,10 @@ def _pass(loader: Any) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
 
+def _flat(lists: list[Any]) -> list[Any]:
+    return list(chain.from_iterable(lists))
+
+
 class _Stream(IterableDataset[int]):
     def __init__(self, count: int) -> None:
         self.count = count
@@ -50,7 +55,7 @@ def test_each_epoch_has_every_sample_once_over_the_ranks_in_another_order() -> N
     orders = []
     for _epoch in range(3):
         seen = [_pass(loader) for loader in ranks]
-        assert sorted(sum(sum(seen, []), [])) == list(range(20))
+        assert sorted(_flat(_flat(seen))) == list(range(20))
         orders.append(seen)
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
@@ -133,7 +138,7 @@ def test_resuming_on_another_number_of_ranks_repeats_and_loses_nothing() -> None
             loader = _prepare(_shuffled(24), rank=rank, world=world, use_stateful_dataloader=True, even_batches=False)
             loader.load_state_dict(state)
             rest += _pass(loader)
-        assert sorted(sum(seen + rest, [])) == list(range(24))
+        assert sorted(_flat(seen + rest)) == list(range(24))
 
 
 def test_resuming_inside_an_epoch_with_another_batch_size_is_exact_or_refused() -> None:
@@ -142,7 +147,7 @@ def test_resuming_inside_an_epoch_with_another_batch_size_is_exact_or_refused() 
     seen = [next(epoch).tolist() for _ in range(6)]
     larger = _prepare(_shuffled(24, 4), use_stateful_dataloader=True)
     larger.load_state_dict(saving.state_dict())
-    assert sorted(sum(seen + _pass(larger), [])) == list(range(24))
+    assert sorted(_flat(seen + _pass(larger))) == list(range(24))
     with pytest.raises(CheckpointError, match="after 6 batches of 2"):
         _prepare(_shuffled(24, 5)).load_state_dict(saving.state_dict())
 
