@@ -8,7 +8,7 @@ import typer
 
 from .errors import ForerunError
 from .foreground import HandLaunch, describe, run
-from .launch_checks import DeviceChoice, check
+from .launch_checks import DeviceChoice, check, whole_number
 
 LAUNCH_CONTEXT: dict[str, Any] = {"allow_interspersed_args": False}
 """Settings for typer's command(): whatever follows the script is the script's."""
@@ -20,16 +20,20 @@ def launch(
         list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own, passed on untouched.")
     ] = None,
     num_processes: Annotated[
-        int | None, typer.Option("--num-processes", "--num_processes", help="Default 1; with GPU options one a GPU.")
-    ] = None,
+        str,
+        typer.Option("--num-processes", "--num_processes", metavar="N", help="Default 1; with GPU options one a GPU."),
+    ] = "",
     cpu: Annotated[bool, typer.Option("--cpu", help="Use no GPU.")] = False,
     multi_gpu: Annotated[bool, typer.Option("--multi-gpu", "--multi_gpu", help="One process for each GPU.")] = False,
     mixed_precision: Annotated[
         str, typer.Option("--mixed-precision", "--mixed_precision", help="no, bf16 or fp16.")
     ] = "",
     main_process_port: Annotated[
-        int, typer.Option("--main-process-port", "--main_process_port", help="A fixed port; 0 chooses a free one.")
-    ] = 0,
+        str,
+        typer.Option(
+            "--main-process-port", "--main_process_port", metavar="PORT", help="A fixed port; 0 chooses a free one."
+        ),
+    ] = "0",
     gpu_ids: Annotated[str, typer.Option("--gpu-ids", "--gpu_ids", help="GPUs to use, such as 0,2; or all.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", "--dry_run", help="Show the command, start nothing.")] = False,
     log_dir: Annotated[Path, typer.Option("--log-dir", "--log_dir", help="Where the run directory is made.")] = Path(
@@ -51,10 +55,10 @@ def launch(
                 arguments=tuple(arguments or ()),
                 num_processes=1,
                 is_module=module,
-                port=main_process_port or None,
+                port=whole_number(main_process_port, "--main-process-port") or None,
                 log_dir=log_dir,
             ),
-            num_processes=num_processes,
+            num_processes=whole_number(num_processes, "--num-processes") if num_processes else None,
             devices=DeviceChoice(cpu=cpu, multi_gpu=multi_gpu, gpu_ids=gpu_ids),
             mixed_precision=mixed_precision,
         )

@@ -44,10 +44,23 @@ def check(launch: HandLaunch, *, num_processes: int | None, devices: DeviceChoic
     if launch.port is not None:
         _require_free(launch.port)
     _require_torch(launch.python)
-    count, environment = _settle_devices(launch.python, num_processes, devices)
+    present = 0 if devices.cpu else _count_devices(launch.python)
+    count, environment = settle_devices(present, num_processes, devices)
     if mixed_precision:
         environment[MIXED_PRECISION] = mixed_precision
     return replace(launch, num_processes=count, environment=environment)
+
+
+def whole_number(text: str, option: str) -> int:
+    """The number that was typed for an option.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(f"{option} {text!r}", allowed="a whole number") from None
 
 
 def _require_target(launch: HandLaunch) -> None:
@@ -100,13 +113,12 @@ def _require_torch(python: str) -> None:
         )
 
 
-def _settle_devices(python: str, num_processes: int | None, devices: DeviceChoice) -> tuple[int, dict[str, str]]:
-    """Number of processes, and the environment that shows them their devices."""
+def settle_devices(present: int, num_processes: int | None, devices: DeviceChoice) -> tuple[int, dict[str, str]]:
+    """Number of processes where `present` GPUs are, and the environment that shows them their devices."""
     if devices.cpu:
         if devices.multi_gpu or devices.gpu_ids:
             raise ConfigurationError("--cpu together with GPU options", allowed="one or the other")
         return num_processes or 1, {DEVICE: "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    present = _count_devices(python)
     ids = _parse_ids(devices.gpu_ids, present)
     usable = present if ids is None else len(ids)
     if devices.multi_gpu and not usable:
