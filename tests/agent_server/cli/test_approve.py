@@ -258,6 +258,7 @@ def test_hostile_text_in_a_request_is_shown_as_escapes(desk: Desk) -> None:
     request = desk.ask(record)
     child = desk.type("approve", request.request_id)
     child.expect_exact("Asked by: agent\\x1b[2J\\x1b[1;1H\\u202eevil")
+    child.expect_exact(COST)
     child.send("\x03")
     assert end(child) == 1
 
