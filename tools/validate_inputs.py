@@ -1,6 +1,6 @@
 """validate_inputs: from a script, arguments, data and settings to a TrainingPlan, or to every finding and question."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from runtime.env import current_environment
 from runtime.errors import ForerunError
 from runtime.snapshot import collect, store
 
+from .domain.errors import InvalidInput
 from .domain.findings import Answer, Question
 from .domain.paths import AllowedRoots
 from .domain.reports import InputReport
@@ -58,6 +59,7 @@ class _Draft:
     smoke_argv: tuple[str, ...] | None = None
     evaluation: Evaluation | None = None
     questions: list[Question] = field(default_factory=list)
+    code_arguments: set[Path] = field(default_factory=set)
 
 
 def validate_inputs(
@@ -81,8 +83,12 @@ def validate_inputs(
         answers: to questions of this plan, or inherited from the base plan.
         base_environment: where the listed base of the job's environment is taken from; this process's by default.
         open_driver, limits: the machine; others in tests.
+
+    Raises:
+        InvalidInput: a text is not Unicode, so that not even a finding about it could be kept.
     """
     request = merged_request(request, base_inputs)
+    _require_unicode(request, answers)
     base_environment = current_environment() if base_environment is None else base_environment
     notes = Notes()
     draft = _Draft(notes, read_settings(request.settings, answers, notes), limits or machine_limits())
@@ -108,6 +114,29 @@ def validate_inputs(
         plan=plan,
         differences=differences(base, plan) if base and plan else (),
     )
+
+
+def _require_unicode(request: InputRequest, answers: Sequence[Answer]) -> None:
+    """Lone surrogates pass through JSON and file names, but no plan, digest or database can hold them."""
+    try:
+        for text in _texts([request.model_dump(), [answer.model_dump() for answer in answers]]):
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{error.object!a} is no Unicode text", allowed="text without lone surrogates", next_step="correct it"
+        ) from error
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def _check_answers(answers: Sequence[Answer], notes: Notes) -> None:
@@ -144,13 +173,18 @@ def _settled(
         _check_workers(draft, values)
     argv, files = script_arguments.make_absolute(given, values, script=source.path, roots=roots, notes=notes, what=what)
     for path in files:
-        if path != source.path and draft.data.add("other", path):
+        if path == source.path or path.suffix == ".py":
+            draft.code_arguments.add(path)
+        elif draft.data.add("other", path):
             notes.note("declared_other", f"{path.name}, named in {what}, is covered as data of role other")
     flag = script_arguments.seed_flag(source)
     seed = draft.settings.get("seed")
     if flag and seed is not None and script_arguments.value_of(values, script_arguments.SEED_FLAGS) is None:
         notes.note("seed_added", f"{flag} {seed} was added to the arguments")
         argv = (*argv, flag, str(seed))
+    elif flag is None and seed is not None and script_arguments.value_of(values, script_arguments.SEED_FLAGS) is None:
+        text = f"seed {seed} is recorded, but no seed flag shows in {source.path.name}: it is not passed on"
+        notes.warning("seed_not_passed", text, "let the script take --seed, or make sure that it sets this seed itself")
     return argv
 
 
@@ -279,6 +313,9 @@ def _collect_code(draft: _Draft, roots: AllowedRoots) -> CodeSnapshot | None:
         hint = "ask the user to restart the server with --root for that folder, or move the script out of it"
         draft.notes.error("outside_roots", text, hint)
         return None
+    covered = {origin / file.path for file in code.files}
+    for path in sorted(draft.code_arguments - covered):
+        draft.notes.error("code_not_covered", f"{path}, named in the arguments, is not among the code", "git add it")
     for remark in remarks:
         draft.notes.note("code", remark)
     return code

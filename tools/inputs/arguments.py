@@ -13,9 +13,12 @@ from .script_source import Flag, ScriptSource
 
 SEED_FLAGS = ("--seed", "--random_seed", "--random-seed", "--manual_seed")
 WORKER_FLAGS = ("--num_workers", "--num-workers", "--dataloader_num_workers", "--dataloader-num-workers", "--workers")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$")
 _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$")
 _DATA_SUFFIX = re.compile(r"\.(?:csv|tsv|jsonl?|ndjson|parquet|pq|np[yz]|ya?ml|toml|txt|pt|pth|bin|safetensors)$")
-_OUTPUT_WORDS = ("out", "save", "log", "pred", "checkpoint", "result", "dump", "export", "report", "write", "dest")
+# A flag with one of these words at the start of a word may name what the run writes; the first ones surely do.
+_SURE_OUTPUT = ("out", "save", "dump", "export", "write", "dest")
+_OUTPUT = (*_SURE_OUTPUT, "log", "pred", "checkpoint", "ckpt", "result", "report", "cache", "tmp", "temp")
 
 
 @dataclass(frozen=True)
@@ -203,19 +206,22 @@ def make_absolute(
             changed[value.index] = f"{value.flag}={path}" if value.inline else str(path)
             words.append(f"{value.text} -> {path}")
     if words:
-        notes.note("absolute_paths", f"{what}: made absolute: {'; '.join(words)}")
+        notes.note("absolute_paths", f"arguments made absolute: {'; '.join(dict.fromkeys(words))}")
     return tuple(changed), found
 
 
 def _existing(value: Value, script: Path, roots: AllowedRoots, notes: Notes, what: str) -> Path | None:
     """The resolved file that a value names; None if it names none. Folders count when written as a path."""
     text = value.text
-    if not text or "{run_dir}" in text or len(text) > 4000 or "://" in text:
+    if not text or "{run_dir}" in text or len(text) > 4000 or "://" in text or _NUMBER.match(text):
         return None
+    if _names(value.flag, _SURE_OUTPUT):
+        return None  # stays relative: the run writes into its own working directory
     given = Path(text).expanduser()
     places = [given] if given.is_absolute() else [roots.roots[0] / given, script.parent / given]
     try:
-        existing = [place for place in places if place.is_file() or ("/" in text and place.is_dir())]
+        folders = "/" in text and not _names(value.flag, _OUTPUT)
+        existing = [place for place in places if place.is_file() or (folders and place.is_dir())]
     except OSError:
         return None
     if not existing:
@@ -232,9 +238,13 @@ def _existing(value: Value, script: Path, roots: AllowedRoots, notes: Notes, wha
     return resolved[0]
 
 
+def _names(flag: str, beginnings: Sequence[str]) -> bool:
+    """Whether a word of the flag's name begins with one of these."""
+    return any(word.startswith(tuple(beginnings)) for word in re.split(r"[-_.]+", flag.lower()))
+
+
 def _note_missing_input(value: Value, places: Sequence[Path], notes: Notes, what: str) -> None:
-    name = value.flag.lower().lstrip("-")
-    if not _DATA_SUFFIX.search(value.text.lower()) or not name or any(word in name for word in _OUTPUT_WORDS):
+    if not value.flag or not _DATA_SUFFIX.search(value.text.lower()) or _names(value.flag, _OUTPUT):
         return
     hint = f"{nearest_files(places[-1])}; a file that the run itself writes belongs below {{run_dir}}"
     notes.warning("argument_file_missing", f"{what}: {value.flag} names {value.text!r}, which does not exist", hint)

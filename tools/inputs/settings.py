@@ -93,9 +93,11 @@ def _words(value: Any) -> str:
 def read_settings(given: Mapping[str, Any], answers: Sequence[Answer], notes: Notes) -> Settings:
     """Check the settings given, then the answers to questions about settings; a setting given outweighs an answer."""
     settings = Settings()
-    for name, value in given.items():
+    for name, value in _with_variables(given).items():
         if name not in KEYS:
             hint = f"{nearest(name, KEYS)}; all settings: {', '.join(KEYS)}"
+            if _VARIABLE.match(name) and name.isupper():
+                hint = f"an environment variable is written env.{name}=VALUE"
             notes.error("unknown_setting", f"there is no setting {name!r}", hint)
             continue
         _read(settings, name, value, "argument", notes)
@@ -104,6 +106,17 @@ def read_settings(given: Mapping[str, Any], answers: Sequence[Answer], notes: No
             origin: Origin = "user" if answer.source == "user" else "assumption"
             _read(settings, answer.question_id, answer.value, origin, notes)
     return settings
+
+
+def _with_variables(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`env.NAME` beside `env`: one variable as a setting of its own."""
+    single = {name[4:]: value for name, value in given.items() if name.startswith("env.")}
+    rest = {name: value for name, value in given.items() if not name.startswith("env.")}
+    if single:
+        whole = rest.get("env", {})
+        whole = _parse_pairs(whole) if isinstance(whole, str) else whole
+        rest["env"] = {**whole, **single} if isinstance(whole, Mapping) else whole
+    return rest
 
 
 def fill_defaults(settings: Settings) -> None:

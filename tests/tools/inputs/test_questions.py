@@ -101,6 +101,8 @@ def test_a_script_without_a_seed_flag_is_asked_too(project: Project) -> None:
     plan = project.validate(args=[], smoke_args=[], settings=settings, answers=answers).plan
     assert plan is not None
     assert (plan.argv, plan.smoke.args, plan.seed) == ((), (), 1)
+    report = project.validate(args=[], smoke_args=[], settings=settings, answers=answers)
+    assert "it is not passed on" in found(report, "seed_not_passed").message
 
 
 def test_no_evaluation_is_an_answer_that_is_recorded(project: Project) -> None:

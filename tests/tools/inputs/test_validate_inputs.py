@@ -12,6 +12,7 @@ import pytest
 from runtime.config.digest import digest_file
 from tests.fakes.nvml import FakeNvml
 from tests.tools.inputs.conftest import LIMITS, SCRIPT, Project, codes, errors, found, write_table
+from tools.domain.errors import InvalidInput
 from tools.domain.paths import AllowedRoots
 from tools.validate_inputs import InputRequest, validate_inputs
 
@@ -159,6 +160,14 @@ def test_a_script_that_does_not_compile_is_told_with_its_line(project: Project) 
     assert "in line 2" in finding.message
 
 
+def test_a_variable_may_be_a_setting_of_its_own(project: Project) -> None:
+    plan = project.validate(settings=project.settings(**{"env.A": "1", "env": "B=2"})).plan
+    assert plan is not None
+    assert (plan.environment["A"], plan.environment["B"]) == ("1", "2")
+    report = project.validate(settings=project.settings(PYTORCH_CUDA_ALLOC_CONF="x"))
+    assert "env.PYTORCH_CUDA_ALLOC_CONF=VALUE" in errors(report)["unknown_setting"].hint
+
+
 def test_processes_are_counted_against_processors(project: Project) -> None:
     report = project.validate(settings=project.settings(num_processes=9))
     assert "1 to 8" in errors(report)["too_many_processes"].hint
@@ -251,11 +260,31 @@ def test_a_held_out_file_with_repeated_or_missing_ids_is_refused(project: Projec
 
 def test_an_argument_that_names_a_file_is_covered_even_if_not_declared(project: Project) -> None:
     (project.root / "conf.yaml").write_text("a: 1\n")
-    report = project.validate(args=["--train=data/train.csv", "--output", "conf.yaml"])
+    report = project.validate(args=["--train=data/train.csv", "--train", "conf.yaml"])
     assert report.plan is not None
     assert report.plan.argv[0] == f"--train={project.root}/data/train.csv"
     assert ("other", str(project.root / "conf.yaml")) in [(d.role, d.path) for d in report.plan.data]
     assert "declared_other" in codes(report)
+
+
+def test_what_the_run_writes_stays_relative_to_its_working_directory(project: Project) -> None:
+    (project.root / "old.pt").write_text("x")
+    (project.root / "out").mkdir()
+    for text in ("old.pt", "out/", "./out"):
+        report = project.validate(args=["--output", text])
+        assert report.plan is not None
+        assert report.plan.argv[:2] == ("--output", text)
+        assert [d.role for d in report.plan.data] == ["train", "holdout"]
+
+
+def test_numbers_are_no_files_and_code_files_are_no_data(project: Project) -> None:
+    (project.root / "3").write_text("x")
+    (project.root / "model.py").write_text("x = 1\n")
+    report = project.validate(args=["--max_steps", "3", "--train", "model.py"])
+    assert report.plan is not None
+    assert report.plan.argv[:4] == ("--max_steps", "3", "--train", str(project.root / "model.py"))
+    assert "model.py" in [file.path for file in report.plan.code.files]
+    assert [d.role for d in report.plan.data] == ["train", "holdout"]
 
 
 def test_an_argument_that_names_a_file_outside_the_roots_is_refused(project: Project) -> None:
@@ -359,6 +388,14 @@ def test_names_with_control_characters_are_shown_and_not_passed_through(project:
     text = report.model_dump_json()
     assert not any(character in json.dumps(json.loads(text), ensure_ascii=False) for character in "\x1b\u202e\x9b")
     assert "\\\\x1b" in text
+
+
+@pytest.mark.parametrize(
+    "changes", [{"script": "\udcff.py"}, {"args": ["\udcff"]}, {"settings": {"env": {"A": "\udcff"}}}]
+)
+def test_text_that_is_no_unicode_is_refused(project: Project, changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="no Unicode text"):
+        project.validate(**changes)
 
 
 def test_the_servers_own_environment_is_the_default(project: Project) -> None:
