@@ -41,6 +41,9 @@ def main() -> int:
     except (StepFailed, MCPError, OSError, subprocess.SubprocessError, ExceptionGroup) as error:
         console.print(f"\nThe demo failed: {error}", style="bold red", markup=False)
         return 1
+    except KeyboardInterrupt:
+        console.print("\nStopped. A run that was launched goes on; `forerun runs` shows it.", style="bold yellow")
+        return 130
     console.print(
         f"\n{agent.num_calls} calls and {agent.num_waits} waits, about {agent.tokens:,} tokens of tool list, "
         f"instructions and results; {time.monotonic() - started:.0f} s in all.",

@@ -1,7 +1,6 @@
 """The whole procedure through the SDK's client over stdio: our runtime's script, and one that knows nothing of it."""
 
 import csv
-import json
 import math
 from pathlib import Path
 
@@ -120,7 +119,7 @@ def test_verified_values_are_those_of_the_predictions(done) -> None:
     assert better["p_adjusted"] < 0.01
 
 
-def test_report_is_complete_signed_and_notices_a_changed_byte(done) -> None:
+def test_report_is_complete_and_signed(done) -> None:
     report = done.walked.results["report"]
     page = Path(report["html_path"]).read_text()
     assert "simulated" in page.lower()
@@ -128,15 +127,20 @@ def test_report_is_complete_signed_and_notices_a_changed_byte(done) -> None:
     assert not report.get("unsupported"), "the summary quotes the server's numbers alone"
     checked = done.place.forerun("report", done.walked.run_id, "--verify")
     assert checked.returncode == 0, checked.stderr
-    json_path = Path(report["json_path"])
-    original = json_path.read_bytes()
-    try:
-        envelope = json.loads(original)
-        envelope["payload"] = ("B" if envelope["payload"][0] != "B" else "A") + envelope["payload"][1:]
-        json_path.write_text(json.dumps(envelope))
-        assert done.place.forerun("report", done.walked.run_id, "--verify").returncode != 0
-    finally:
-        json_path.write_bytes(original)
+
+
+def test_report_check_notices_a_changed_byte_in_each_of_its_files(done) -> None:
+    files = sorted(Path(done.walked.results["report"]["html_path"]).parent.iterdir())
+    assert {"report.html", "report.json", "report.md"} < {path.name for path in files}
+    for path in files:
+        original = path.read_bytes()
+        place = len(original) // 2
+        try:
+            path.write_bytes(original[:place] + bytes([original[place] ^ 1]) + original[place + 1 :])
+            checked = done.place.forerun("report", done.walked.run_id, "--verify")
+            assert checked.returncode != 0, f"{path.name} was changed and nobody noticed"
+        finally:
+            path.write_bytes(original)
 
 
 def test_launching_again_from_a_new_server_gives_the_same_run(done) -> None:
