@@ -88,21 +88,25 @@ def append_event(path: Path, event: str, /, *, rank: int | None = None, **detail
 def read_metrics(path: Path) -> Iterator[tuple[int, MetricRecord]]:
     """Yield (line number from 1, record). A torn last line and foreign lines are passed over, never guessed at."""
     for number, data in _lines(path):
-        try:
-            yield (
-                number,
-                MetricRecord(
-                    step=None if data.get("step") is None else int(data["step"]),
-                    name=str(data["name"]),
-                    value=decode_number(data["value"]),
-                    rank=int(data["rank"]),
-                    time_s=float(data["time_s"]),
-                    weight=decode_number(data.get("weight", 1.0)),
-                    origin=data.get("origin", "script"),
-                ),
-            )
-        except (KeyError, TypeError, ValueError):
-            continue
+        record = parse_metric(data)
+        if record is not None:
+            yield number, record
+
+
+def parse_metric(data: dict[str, Any]) -> MetricRecord | None:
+    """The record that a JSON object holds, or None if no writer of ours wrote it."""
+    try:
+        return MetricRecord(
+            step=None if data.get("step") is None else int(data["step"]),
+            name=str(data["name"]),
+            value=decode_number(data["value"]),
+            rank=int(data["rank"]),
+            time_s=float(data["time_s"]),
+            weight=decode_number(data.get("weight", 1.0)),
+            origin=data.get("origin", "script"),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def read_events(path: Path) -> Iterator[EventRecord]:
@@ -115,7 +119,7 @@ def read_events(path: Path) -> Iterator[EventRecord]:
                 rank=data.get("rank"),
                 details=dict(data.get("details") or {}),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
 
 
@@ -139,7 +143,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 return
             try:
                 data = json.loads(raw)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(data, dict):
                 yield number, data

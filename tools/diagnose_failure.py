@@ -28,6 +28,7 @@ from .evidence.failure_lines import (
 )
 from .evidence.failure_patterns import CLIPPING, LEARNING_RATE, match_failure
 from .evidence.failure_signals import SignalCause, signal_cause, signal_in_text
+from .evidence.log_lines import read_non_finite_lines, read_recent_lines
 from .evidence.memory_failures import explain_memory, is_absurd_request, is_memory
 from .evidence.run_metrics import iter_run_metrics
 from .text import shown
@@ -199,7 +200,7 @@ def _from_timeouts(case: _Case) -> _Cause | None:
 
 
 def _from_curves(case: _Case) -> _Cause | None:
-    bad = first_non_finite(iter_run_metrics(case.layout))
+    bad = first_non_finite(iter_run_metrics(case.layout, read_non_finite_lines))
     if bad is None:
         return None
     bad = with_zero_loss(bad, iter_run_metrics(case.layout))
@@ -293,7 +294,7 @@ def _world_size(layout: RunLayout) -> int | None:
 
 
 def _last_step(layout: RunLayout) -> int | None:
-    steps = (m.record.step for m in iter_run_metrics(layout))
+    steps = (m.record.step for m in iter_run_metrics(layout, read_recent_lines))
     return max((step for step in steps if step is not None), default=None)
 
 

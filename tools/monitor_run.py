@@ -1,7 +1,7 @@
 """progress: a run as it is now: state, step, loss, remaining time, what it has used, and what is wrong with it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from runtime.config.order import Heartbeat, RankFailure
@@ -14,6 +14,7 @@ from runtime.run_files import read_heartbeat
 from .domain.reports import RunProgress
 from .domain.run_state import RunRecord, RunState
 from .evidence.curves import NonFinite, first_non_finite, with_zero_loss
+from .evidence.log_lines import read_non_finite_lines, read_recent_lines
 from .evidence.remaining_time import POINTS_USED, remaining_time
 from .evidence.run_metrics import iter_run_metrics
 from .evidence.step_counts import total_steps
@@ -29,7 +30,7 @@ _STARTS = ("run_started", "resumed", "state_loaded")
 
 @dataclass
 class _Newest:
-    """The newest values, gathered in one pass over the metrics."""
+    """The newest values, gathered from the ends of the files."""
 
     values: dict[str, SourcedMetric] = field(default_factory=dict)
     points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -87,25 +88,25 @@ def _newest(layout: RunLayout, events: Sequence[EventRecord]) -> _Newest:
     start_s = max((e.time_s for e in events if e.event in _STARTS), default=-math.inf)
     started = [(s, e.time_s) for e in events if e.time_s == start_s and isinstance(s := e.details.get("step"), int)]
     found.points[""] = started[-1:]
-    found.bad = first_non_finite(_watched(iter_run_metrics(layout), found, start_s))
+    for metric in iter_run_metrics(layout, read_recent_lines):
+        _note(metric, found, start_s)
+    found.bad = first_non_finite(iter_run_metrics(layout, read_non_finite_lines))
     if found.bad:
         found.bad = with_zero_loss(found.bad, iter_run_metrics(layout))
     return found
 
 
-def _watched(metrics: Iterable[SourcedMetric], found: _Newest, start_s: float) -> Iterable[SourcedMetric]:
-    """Pass the metrics through, keeping the newest of each name, the steps, and the timed steps since `start_s`."""
-    for metric in metrics:
-        record = metric.record
-        current = found.values.get(record.name)
-        if current is None or _rank_of(metric) <= _rank_of(current):
-            found.values[record.name] = metric
-        if record.step is not None:
-            found.steps[record.rank] = max(record.step, found.steps.get(record.rank, 0))
-            if record.rank == 0 and record.time_s >= start_s:
-                points = found.points.setdefault(record.name, list(found.points[""]))
-                _add_point(points, record.step, record.time_s)
-        yield metric
+def _note(metric: SourcedMetric, found: _Newest, start_s: float) -> None:
+    """Keep the newest value of each name, the steps, and the timed steps since `start_s`."""
+    record = metric.record
+    current = found.values.get(record.name)
+    if current is None or _rank_of(metric) <= _rank_of(current):
+        found.values[record.name] = metric
+    if record.step is not None:
+        found.steps[record.rank] = max(record.step, found.steps.get(record.rank, 0))
+        if record.rank == 0 and record.time_s >= start_s:
+            points = found.points.setdefault(record.name, list(found.points[""]))
+            _add_point(points, record.step, record.time_s)
 
 
 def _rank_of(metric: SourcedMetric) -> tuple[bool, int, bool]:

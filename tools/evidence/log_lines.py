@@ -1,7 +1,8 @@
 """Lines of a log of any size in flat memory: newline and carriage return both end a line, endless lines are cut."""
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from runtime.layout import RunLayout
 
 LINE_LIMIT_BYTES = 65_536
 _CHUNK_BYTES = 65_536
+NON_FINITE = re.compile(rb"(?i)(?<![\w.])-?(?:nan|inf|infinity)\b")
+WINDOW_BYTES = 262_144
+_MOST_HELD = 1_000
 _PARTS = re.compile(rb"[^\r\n]+|\n|\r")
 
 _ESCAPE_SEQUENCE = re.compile(
@@ -37,23 +41,58 @@ class LogLine:
 
 def read_lines(path: Path) -> Iterator[LogLine]:
     """The lines of `path` that are not empty, bytes that are no UTF-8 shown as \\xNN. A missing file has none."""
+    yield from _lines(path, None)
+
+
+def read_recent_lines(path: Path) -> Iterator[LogLine]:
+    """The whole lines in the last WINDOW_BYTES: what is new, at the same cost however long the file has become."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size <= WINDOW_BYTES:
+        yield from _lines(path, None)
+        return
+    with path.open("rb") as handle:
+        number, left = 1, size - WINDOW_BYTES
+        while chunk := handle.read(min(left, _CHUNK_BYTES)):
+            number += chunk.count(b"\n")
+            left -= len(chunk)
+        rest = handle.read(WINDOW_BYTES)
+    begin = re.search(rb"[\r\n]", rest)
+    if begin:
+        yield from _split(iter([rest[begin.start() :]]), number, None)
+
+
+def read_non_finite_lines(path: Path) -> Iterator[LogLine]:
+    """The first lines that hold the word NaN or inf, found without reading the others closely."""
+    yield from itertools.islice(_lines(path, NON_FINITE), _MOST_HELD)
+
+
+def _lines(path: Path, holding: re.Pattern[bytes] | None) -> Iterator[LogLine]:
     if not path.is_file():
         return
-    number, pending, cut = 1, b"", False
     with path.open("rb") as handle:
-        while chunk := handle.read(_CHUNK_BYTES):
-            for part in _PARTS.findall(chunk):
-                if part not in (b"\n", b"\r"):
-                    cut = cut or len(pending) + len(part) > LINE_LIMIT_BYTES
-                    pending += part[: LINE_LIMIT_BYTES - len(pending)]
-                    continue
-                if pending:
+        yield from _split(iter(lambda: handle.read(_CHUNK_BYTES), b""), 1, holding)
+
+
+def _split(chunks: Iterator[bytes], number: int, holding: re.Pattern[bytes] | None) -> Iterator[LogLine]:
+    pending, cut = b"", False
+    for chunk in chunks:
+        for part in _PARTS.findall(chunk):
+            if part not in (b"\n", b"\r"):
+                cut = cut or len(pending) + len(part) > LINE_LIMIT_BYTES
+                pending += part[: LINE_LIMIT_BYTES - len(pending)]
+                continue
+            if pending:
+                if holding is None or holding.search(pending):
                     yield LogLine(number, _decode(pending), True, cut)
-                    pending, cut = b"", False
-                if part == b"\n":
-                    number += 1
-    if pending:
+                pending, cut = b"", False
+            if part == b"\n":
+                number += 1
+    if pending and (holding is None or holding.search(pending)):
         yield LogLine(number, _decode(pending), False, cut)
+
+
+LineReader = Callable[[Path], Iterator[LogLine]]
+"""read_lines, read_recent_lines or read_non_finite_lines."""
 
 
 def plain(text: str) -> str:

@@ -9,7 +9,7 @@ from runtime.layout import RunLayout
 from runtime.records import MetricRecord, SourcedMetric
 
 from .json_lines import metrics_in_json
-from .log_lines import LogLine, plain, rank_logs, read_lines, relative_name, without_rank_prefix
+from .log_lines import LineReader, LogLine, plain, rank_logs, read_lines, relative_name, without_rank_prefix
 from .plain_lines import metrics_in_text
 from .runtime_records import runtime_metrics
 from .trainer import find_trainer_state, metrics_in_dict
@@ -47,30 +47,34 @@ def read_run_metrics(layout: RunLayout) -> tuple[SourcedMetric, ...]:
     return (*ours, *(m for m in adapters if (m.record.name, m.record.step) not in seen))
 
 
-def iter_run_metrics(layout: RunLayout) -> Iterator[SourcedMetric]:
-    """All metrics in flat memory, as found: neither thinned nor freed of duplicates."""
-    yield from runtime_metrics(layout)
-    yield from printed_metrics(layout)
+def iter_run_metrics(layout: RunLayout, read: LineReader = read_lines) -> Iterator[SourcedMetric]:
+    """All metrics in flat memory, as found: neither thinned nor freed of duplicates.
+
+    Args:
+        read: which lines of each file to look at: all, the recent ones, or those with a NaN or an infinity.
+    """
+    yield from runtime_metrics(layout, read)
+    yield from printed_metrics(layout, read)
     state = find_trainer_state(layout)
     if state:
         yield from state.metrics
 
 
-def printed_metrics(layout: RunLayout) -> Iterator[SourcedMetric]:
+def printed_metrics(layout: RunLayout, read: LineReader = read_lines) -> Iterator[SourcedMetric]:
     """What adapters find in the ranks' logs: standard output, or standard error of a rank whose output has none."""
     for rank in rank_logs(layout):
         found = False
-        for metric in metrics_in_log(layout, layout.stdout(rank), rank=rank):
+        for metric in _in_log(layout, read, layout.stdout(rank), rank=rank):
             found = True
             yield metric
         if not found:
-            yield from metrics_in_log(layout, layout.stderr(rank), rank=rank)
+            yield from _in_log(layout, read, layout.stderr(rank), rank=rank)
 
 
-def metrics_in_log(layout: RunLayout, path: Path, *, rank: int) -> Iterator[SourcedMetric]:
+def _in_log(layout: RunLayout, read: LineReader, path: Path, *, rank: int) -> Iterator[SourcedMetric]:
     """The metrics of one log: each line is read as a JSON object, else as a printed dict, else as plain text."""
     file = relative_name(layout, path)
-    for line in read_lines(path):
+    for line in read(path):
         for record in _in_line(line, rank):
             yield SourcedMetric(record, file, line.number)
 
