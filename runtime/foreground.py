@@ -1,5 +1,7 @@
 """A launch by hand: the supervisor in this very process, output as it comes, the first failure told last."""
 
+import contextlib
+import os
 import re
 import secrets
 import shlex
@@ -8,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from .config.order import LaunchOrder, LaunchSpec, RunResult
 from .errors import LaunchError
@@ -87,7 +90,7 @@ def run(launch: HandLaunch) -> int:
     write_model(layout.launch, order)
     claim_run(layout)
     _say(f"forerun: {launch.num_processes} process{'es' * (launch.num_processes > 1)}, files in {layout.root}")
-    output = LiveOutput(layout, num_processes=launch.num_processes, stdout=sys.stdout.buffer, stderr=sys.stderr.buffer)
+    output = LiveOutput(layout, num_processes=launch.num_processes, stdout=_unbuffered(1), stderr=_unbuffered(2))
     output.start()
     try:
         result = supervise(layout, interrupts)
@@ -135,9 +138,14 @@ def _tell(layout: RunLayout, result: RunResult) -> None:
         _say(f"forerun: the first failure, rank {result.failures[0].rank}:\n{trace.rstrip()}")
 
 
+def _unbuffered(descriptor: int) -> BinaryIO:
+    """A stream that holds nothing back, so that a reader who has left is no trouble at exit."""
+    return cast(BinaryIO, os.fdopen(descriptor, "wb", buffering=0, closefd=False))
+
+
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # nobody reads it any more: the job is what counts
+        _unbuffered(2).write(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _exit_code(result: RunResult) -> int:

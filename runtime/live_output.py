@@ -31,15 +31,16 @@ class LiveOutput(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self._look(last=False)
-        self._look(last=True)
+            self.look(last=False)
+        self.look(last=True)
 
     def finish(self) -> None:
         """Show the rest; everything is out when this returns."""
         self._over.set()
         self.join()
 
-    def _look(self, *, last: bool) -> None:
+    def look(self, *, last: bool) -> None:
+        """Show what is new; `last`: nothing more will come."""
         for followed in self._followed:
             with contextlib.suppress(OSError):  # whoever read our output has gone; the files have it all
                 followed.copy_new(last=last)
@@ -86,13 +87,18 @@ class _Followed:
 
     def _show(self, piece: bytes) -> None:
         if not self.prefix:
-            self.stream.write(piece)
-            self.stream.flush()
+            _write(self.stream, piece)
             return
         *lines, self.partial = (self.partial + piece).split(b"\n")
         if lines:
-            self.stream.write(b"".join(self.prefix + line + b"\n" for line in lines))
-            self.stream.flush()
+            _write(self.stream, b"".join(self.prefix + line + b"\n" for line in lines))
+
+
+def _write(stream: BinaryIO, data: bytes) -> None:
+    """All of it: an unbuffered stream may take less at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]
 
 
 def _traceback_reader(layout: RunLayout, rank: int) -> Callable[[], tuple[int | None, int | None]]:
