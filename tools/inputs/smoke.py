@@ -36,6 +36,10 @@ def ask_for_smoke_args(source: ScriptSource, arguments: Sequence[str], *, num_st
 def propose(source: ScriptSource, arguments: Sequence[str], *, num_steps: int) -> list[str]:
     """The full run's arguments with the steps or epochs cut, as far as the script has a flag for it."""
     changed = list(arguments)
+    if source.parser_name == "HfArgumentParser":  # its TrainingArguments always have these
+        for name, value in (("--max_steps", num_steps), ("--logging_steps", 1), ("--save_steps", num_steps)):
+            _put(changed, Flag((name,)), str(value))
+        return changed
     steps = _flag(source, _STEPS)
     epochs = _flag(source, _EPOCHS)
     if steps:

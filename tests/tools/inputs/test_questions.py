@@ -187,3 +187,27 @@ def test_the_servers_start_stays_light() -> None:
         cwd=Path(__file__).parent,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_with_devices_the_kind_is_asked_and_one_process_a_device_proposed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tools.inputs import code
+
+    facts = vars(code.probe_interpreter(sys.executable))
+    seen = type(code.probe_interpreter(sys.executable))(**{**facts, "cuda_devices": 4, "cuda_version": "12.8"})
+    monkeypatch.setattr(code, "probe_interpreter", lambda *_, **__: seen)
+    report = project.validate(settings={"seed": 1, "wall_time_s": 60})
+    assert {q.id: q.proposal for q in report.questions} == {"device": "cuda", "num_processes": "4"}
+    assert report.questions[0].allowed == ("cpu", "cuda")
+    plan = project.validate(settings=project.settings(device="cpu")).plan
+    assert plan is not None
+    assert plan.layout.device == "cpu"
+
+
+def test_a_trainer_script_gets_a_proposal_in_its_own_flags(project: Project) -> None:
+    (project.root / "train.py").write_text("from transformers import HfArgumentParser, TrainingArguments\n")
+    args = ["--output_dir", "{run_dir}/out", "--max_steps=5000"]
+    (question,) = project.validate(args=args, smoke_args=[]).questions
+    assert question.id == "smoke_args"
+    assert question.proposal.endswith("--max_steps=12 --logging_steps 1 --save_steps 12")
