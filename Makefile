@@ -8,6 +8,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 SETUP_LOG := .venv/setup.log
 
+# Test processes at once: most tests wait for processes of their own, so there may be more than cores.
+WORKERS ?= 4
+
 # The first of these that starts, is new enough and can make virtual environments; PYTHON=... overrides.
 CANDIDATES := python3.11 /usr/bin/python3.11 python3.12 python3.13 python3.14 python3
 PROBE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
@@ -51,11 +54,11 @@ demo: $(READY)
 test: $(READY)
 ifdef COV
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/coverage run -m pytest -m "not soak" -n $(WORKERS) --dist loadfile $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 else
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile $(ARGS)
 endif
 
 check: $(READY)
