@@ -124,11 +124,13 @@ def _add_point(points: list[tuple[int, float]], step: int, time_s: float) -> Non
 
 
 def _points(newest: _Newest, loss: str) -> list[tuple[int, float]]:
-    """The timed steps of the loss, else of the most frequent metric: names may count steps in ways of their own."""
+    """The timed steps of the loss, else of the most frequent metric: names may count steps in ways of their own.
+    Where no step has a time, the newest step alone: it tells no speed, but whether the run is beyond its total."""
     for name in (loss, _RUNTIME_LOSS):
         if name in newest.points:
             return newest.points[name]
-    return max(newest.points.values(), key=lambda points: len(points))
+    longest = max(newest.points.values(), key=lambda points: len(points))
+    return longest or [(step, 0.0) for step in newest.steps.values()][:1]
 
 
 def _heartbeat(run: RunRecord, layout: RunLayout, *, now_s: float) -> tuple[Heartbeat | None, list[str]]:

@@ -152,7 +152,7 @@ def _loss_fell(losses: Sequence[SourcedMetric], *, name: str, note: str) -> Smok
         f"{note}{'fell' if found.fell else 'did not fall'}: mean of the first {third} {found.first_mean:.6g}, "
         f"of the last {third} {found.last_mean:.6g}, {found.num_values} values"
     )
-    sources = _sources([*losses[:third], *losses[-third:]])
+    sources = _sources([losses[0], losses[third - 1], losses[-third], losses[-1]])
     return SmokeCheck(name="loss_fell", outcome="passed" if found.fell else "not_shown", detail=detail, sources=sources)
 
 
@@ -166,7 +166,7 @@ def _checkpoint_loads(
     loaded = [e for e in events if e.event == "checkpoint_loaded"]
     if loaded:
         equal = all(e.details.get("equal") is True for e in loaded)
-        paths = shown(", ".join(str(e.details.get("path")) for e in loaded))
+        paths = shown(", ".join(_inside(layout, str(e.details.get("path"))) for e in loaded))
         words = "loaded, equal to what was saved" if equal else "loaded with other values than were saved"
         return SmokeCheck(
             name="checkpoint_loads",
@@ -189,6 +189,11 @@ def _checkpoint_loads(
         detail=f"{where} loads" if problem is None else f"{where} does not load: {shown(problem)}",
         sources=(where,),
     )
+
+
+def _inside(layout: RunLayout, path: str) -> str:
+    """`path` relative to the run directory where it lies in it."""
+    return str(Path(path).relative_to(layout.root)) if Path(path).is_relative_to(layout.root) else path
 
 
 def _sources(metrics: Sequence[SourcedMetric]) -> tuple[str, ...]:

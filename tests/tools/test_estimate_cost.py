@@ -100,6 +100,15 @@ def test_without_times_there_are_bounds_and_no_confidence_interval(layout: RunLa
     assert any("carry no times" in u for u in found.unknowns)
 
 
+def test_trainers_own_time_is_the_part_that_grows(layout: RunLayout) -> None:
+    plan = make_plan(argv=("--max_steps", "120"), smoke_args=("--max_steps", "12"))
+    layout.stdout(0).write_text("{'train_runtime': 24.0, 'train_loss': 1.0, 'epoch': 1.0}\n")
+    make_run(layout, plan, elapsed_s=60.0)
+    found = estimate(plan, layout)
+    assert found.wall_time_s == Interval(value=36 + 240, low=60, high=600, level=100)
+    assert any("only their sum" in u for u in found.unknowns)
+
+
 @pytest.mark.parametrize(("argv", "ran"), [((), True), (("--steps", "9"), False)])
 def test_unknown_steps_or_times_mean_an_unknown_cost(layout: RunLayout, argv: tuple[str, ...], ran: bool) -> None:
     plan = make_plan(argv=argv)

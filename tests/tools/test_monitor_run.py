@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,18 @@ def test_a_word_that_holds_nan_is_no_alert(layout: RunLayout) -> None:
     layout.stdout(0).write_text("loading /data/nan_project/finance.csv\nstep 1 loss 0.9\nimported channel banana\n")
     found = look(layout)
     assert (found.alerts, found.loss) == ((), 0.9)
+
+
+def test_a_long_log_costs_no_more_than_its_end_and_an_early_nan_is_still_seen(layout: RunLayout) -> None:
+    with layout.stdout(0).open("w") as handle:
+        handle.writelines(
+            f'{{"step":{i},"loss":{"NaN" if i == 7 else 0.25},"rest":"{"x" * 200}"}}\n' for i in range(1, 20_001)
+        )
+    begin = time.process_time()
+    found = look(layout)
+    assert time.process_time() - begin < 3
+    assert (found.step, found.loss) == (20_000, 0.25)
+    assert found.alerts == ("loss is NaN since step 7 on rank 0", "step 20000 is beyond the total of 1000 steps")
 
 
 # C88

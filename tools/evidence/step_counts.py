@@ -74,12 +74,12 @@ def steps_seen(metrics: Sequence[SourcedMetric], events: Iterable[EventRecord]) 
     return max([best, *without.values()])
 
 
-def full_run_steps(plan: TrainingPlan, events: Iterable[EventRecord], state: TrainerState | None) -> StepCount:
+def full_run_steps(plan: TrainingPlan, events: Sequence[EventRecord], state: TrainerState | None) -> StepCount:
     """The steps of the full run, from what the smoke run showed and from the arguments by which the two differ.
 
-    In order: a step flag of the full run (--max_steps 500); the runtime's planned_steps, scaled by the epochs flag;
-    Trainer's steps per epoch times the epochs flag. If the smoke arguments differ in any other flag that may change
-    the number of steps, it is unknown.
+    In order: a step flag of the full run (--max_steps 500); the runtime's planned_steps, scaled by the epochs flag
+    (unless a step flag limited the smoke run); the runtime's or Trainer's steps per epoch times the epochs flag. If
+    the smoke arguments differ in any other flag that may change the number of steps, it is unknown.
     """
     full, smoke = parse_flags(plan.argv), parse_flags(plan.smoke.args)
     explicit = _flag_number(full, _STEP_FLAGS)
@@ -98,7 +98,7 @@ def full_run_steps(plan: TrainingPlan, events: Iterable[EventRecord], state: Tra
     return _scaled(full, smoke, events=events, state=state)
 
 
-def total_steps(plan: TrainingPlan, events: Iterable[EventRecord], state: TrainerState | None) -> int | None:
+def total_steps(plan: TrainingPlan, events: Sequence[EventRecord], state: TrainerState | None) -> int | None:
     """The steps that a full run is going to take, as this very run says; else by its step flag; None if unknown."""
     planned = [_whole(e.details.get("optimizer_steps")) for e in events if e.event == "planned_steps"]
     if planned and planned[-1]:
@@ -113,25 +113,31 @@ def _scaled(
     full: dict[str, tuple[str, ...]],
     smoke: dict[str, tuple[str, ...]],
     *,
-    events: Iterable[EventRecord],
+    events: Sequence[EventRecord],
     state: TrainerState | None,
 ) -> StepCount:
     full_epochs, smoke_epochs = _flag_number(full, _EPOCH_FLAGS), _flag_number(smoke, _EPOCH_FLAGS)
     planned = [_whole(e.details.get("optimizer_steps")) for e in events if e.event == "planned_steps"]
-    if planned and planned[-1]:
+    limited = _flag_number(smoke, _STEP_FLAGS)
+    if planned and planned[-1] and not limited:
         if full_epochs == smoke_epochs:
             return StepCount(planned[-1], "planned_steps of the smoke run, whose epochs are the full run's")
         if full_epochs and smoke_epochs:
             total = round(planned[-1] * full_epochs[1] / smoke_epochs[1])
             return StepCount(total, f"planned_steps {planned[-1]} x {full_epochs[1]:g} / {smoke_epochs[1]:g} epochs")
-        return StepCount(None, "only one of the two runs has an epochs argument")
+    per_epoch = [_whole(e.details.get("optimizer_steps_per_epoch")) for e in events if e.event == "batch_arithmetic"]
+    if per_epoch and per_epoch[-1] and full_epochs:
+        total = round(per_epoch[-1] * full_epochs[1])
+        return StepCount(total, f"{per_epoch[-1]} steps an epoch, as prepared; --{full_epochs[0]} {full_epochs[1]:g}")
     if state and state.epoch and full_epochs:
-        total = round(state.global_step / state.epoch * full_epochs[1])
+        total = round(round(state.global_step / state.epoch) * full_epochs[1])
         return StepCount(
             total, f"{state.global_step} steps made {state.epoch:g} epochs; --{full_epochs[0]} {full_epochs[1]:g}"
         )
     if state and state.max_steps and full == smoke:
         return StepCount(state.max_steps, "max_steps of trainer_state.json, written under the full run's arguments")
+    if limited:
+        return StepCount(None, f"the smoke run was limited by --{limited[0]} and shows no steps per epoch")
     return StepCount(None, "neither the arguments nor the smoke run say how many steps the full run takes")
 
 

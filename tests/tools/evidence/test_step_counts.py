@@ -41,6 +41,8 @@ def test_the_runtimes_own_count_is_used_and_nonsense_is_not() -> None:
 
 PLANNED = [event("planned_steps", optimizer_steps=100)]
 
+ARITHMETIC = [event("batch_arithmetic", optimizer_steps_per_epoch=34)]
+
 
 def state(*, step: int = 12, epoch: float | None = 0.24, most: int | None = 12) -> TrainerState:
     return TrainerState(Path("trainer_state.json"), step, epoch, most, ())
@@ -56,6 +58,11 @@ def state(*, step: int = 12, epoch: float | None = 0.24, most: int | None = 12) 
         ("--epochs 5", "--epochs 5 --log_every 1", PLANNED, None, 100),
         ("--num_train_epochs 3", "--num_train_epochs 3 --max_steps 12", (), state(), 150),
         ("--epochs 5", "", PLANNED, None, None),
+        ("--epochs 5", "--epochs 5 --max_steps 12", PLANNED, None, None),
+        ("", "--max_steps 12", PLANNED, None, None),
+        ("--epochs 20", "--max_steps 12", PLANNED, state(), 1000),
+        ("--epochs 5", "--max_steps 12", ARITHMETIC, None, 170),
+        ("--epochs 5", "", [*PLANNED, *ARITHMETIC], None, 170),
         ("--epochs 5 --batch_size 64", "--epochs 1 --batch_size 8", PLANNED, None, None),
         ("--epochs 5", "--epochs 1 --subset 100", PLANNED, None, None),
         ("big.csv --epochs 5", "small.csv --epochs 1", PLANNED, None, None),
