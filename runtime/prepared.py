@@ -172,6 +172,12 @@ class Prepared:
             data = data[:num_valid]
         return collectives.gather_object(data)
 
+    def forget_gradients(self) -> None:
+        """Begin anew: gradients computed before a checkpoint was loaded belong to another state."""
+        self.windows.reset()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(discard=True)
+
     @property
     def optimizer_steps(self) -> int:
         """Steps that changed parameters; with several optimizers, of the one that took most."""

@@ -1,5 +1,6 @@
 """Where and when the training state is saved: names, limits, registered objects, and the smoke run's proof."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class StateSaver:
 
     def save(self, output_dir: str | Path | None) -> Path:
         """Write a checkpoint; old automatically named ones go only when it is complete."""
+        self._warn_of_open_window()
         automatic = output_dir is None or self._project.automatic_checkpoint_naming
         saved = self._checkpointer.save(
             lambda: self._named() if automatic else Path(str(output_dir)),
@@ -71,6 +73,7 @@ class StateSaver:
         """Load a checkpoint, the newest automatically named one if no path is given."""
         path = self._checkpoints() if input_dir is None else Path(input_dir)
         directory = self._checkpointer.load(path, self._prepared.parts())
+        self._prepared.forget_gradients()
         self._continue_numbering(directory)
         self._reporter.event("checkpoint_loaded", path=str(directory.absolute()), rng_ranks=saved_rng_ranks(directory))
         return directory
@@ -105,6 +108,16 @@ class StateSaver:
         if guard is not None:
             equal = all(guard.meet("smoke_checkpoint", details=equal))
         self._reporter.event("checkpoint_loaded", path=str(saved.path), equal=equal)
+
+    def _warn_of_open_window(self) -> None:
+        waiting = self._prepared.windows.open_micro_batches
+        if waiting:
+            warnings.warn(
+                f"save_state inside an accumulation window: the gradients of {waiting} micro-batches are not in the "
+                "checkpoint, and a resumed training lacks them; save when accelerator.sync_gradients is true",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _named(self) -> Path:
         return self._checkpoints() / f"checkpoint_{self.iteration}"

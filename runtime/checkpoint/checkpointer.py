@@ -79,7 +79,7 @@ class Checkpointer:
         """Verify a checkpoint and load it into `parts`; all ranks together.
 
         Raises:
-            CheckpointError: it is incomplete, damaged, or does not fit these parts; then nothing was loaded.
+            CheckpointError: it is incomplete or damaged, and nothing was loaded; or a part does not fit.
         """
         if self._state.guard is not None:
             self._state.guard.meet("load_state")

@@ -49,6 +49,11 @@ class AccumulationWindows:
         """Whether the current micro-batch is its window's last, so that optimizers step."""
         return self._current is None or self._current.is_last
 
+    @property
+    def open_micro_batches(self) -> int:
+        """Micro-batches whose gradients still wait for their window's end."""
+        return 0 if self.sync_gradients or self._current is None else self._current.contributed
+
     def enter(self, models: Iterable[nn.Module], *, at_end: bool) -> bool:
         """Begin a micro-batch; returns sync_gradients.
 
@@ -70,6 +75,11 @@ class AccumulationWindows:
         window.step_items, window.step_has_backward = None, False
         self._current, self._inside = window, True
         return window.is_last
+
+    def reset(self) -> None:
+        """Forget all windows, as if none had been opened."""
+        self._windows.clear()
+        self._current = None
 
     def leave(self) -> None:
         """End the micro-batch."""

@@ -3,6 +3,8 @@
 import os
 import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ class Training:
         self.counter = Counter()
         self.accelerator.register_for_checkpointing(self.counter)
 
-    def run(self, epochs: int, *, stop_after: int | None = None) -> list[float]:
+    def run(self, epochs: int, *, stop_after: int | None = None, save_to: Path | None = None) -> list[float]:
         losses: list[float] = []
         while self.loader.epoch < epochs:
             for x in self.loader:
@@ -68,6 +70,8 @@ class Training:
                     self.optimizer.zero_grad()
                 losses.append(loss.item())
                 self.counter.count += 1
+                if save_to is not None and self.accelerator.sync_gradients:
+                    self.accelerator.save_state(save_to)
                 if stop_after is not None and len(losses) == stop_after:
                     return losses
         return losses
@@ -95,14 +99,20 @@ def test_a_resumed_training_equals_the_uninterrupted_one(tmp_path: Path, stop_af
 
 
 def test_saving_does_not_disturb_the_training(tmp_path: Path) -> None:
+    expected = Training().run(2)
+    watched = Training()
+    assert watched.run(2, save_to=tmp_path / "checkpoint") == expected
+
+
+def test_loading_in_the_middle_of_a_window_forgets_the_window(tmp_path: Path) -> None:
     whole = Training()
     expected = whole.run(1)
-    watched = Training()
-    losses = watched.run(1, stop_after=5)
-    watched.accelerator.save_state(tmp_path / "checkpoint")
-    set_seed(5)
-    watched.accelerator.load_state(tmp_path / "checkpoint")
-    assert losses == expected[:5]
+    training = Training()
+    begun = training.run(1, stop_after=4)
+    training.accelerator.save_state(tmp_path / "checkpoint")
+    training.run(1, stop_after=3)
+    training.accelerator.load_state(tmp_path / "checkpoint")
+    assert begun + training.run(1) == expected
 
 
 class Malice:
@@ -166,7 +176,7 @@ def test_another_model_is_refused_in_words(tmp_path: Path) -> None:
     path = training.accelerator.save_state(tmp_path / "checkpoint")
     other = Accelerator(cpu=True)
     other.prepare(nn.Linear(3, 3))
-    with pytest.raises(CheckpointError, match="model_0 of .* does not fit"):
+    with pytest.raises(CheckpointError, match=r"model_0 of .* does not fit"):
         other.load_state(path)
     many = Accelerator(cpu=True)
     many.prepare(nn.Linear(1, 1), nn.Linear(1, 1))
@@ -220,3 +230,48 @@ def test_weights_alone_are_exported(tmp_path: Path, safe: bool, name: str) -> No
         loaded = torch.load(tmp_path / name, weights_only=True)
     assert torch.equal(loaded["weight"], model.weight)
     assert os.listdir(tmp_path) == [name]
+
+
+def test_saving_inside_an_accumulation_window_warns_of_what_is_lost(tmp_path: Path) -> None:
+    training = Training()
+    training.run(1, stop_after=3)
+    with pytest.warns(RuntimeWarning, match="gradients of 1 micro-batches"):
+        training.accelerator.save_state(tmp_path / "checkpoint")
+
+
+def test_a_killed_process_never_leaves_a_checkpoint_that_does_not_load(tmp_path: Path) -> None:
+    script = """
+import sys, torch
+from runtime import Accelerator
+from runtime.checkpoint.checkpointer import Checkpointer
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(torch.nn.Linear(200, 200, bias=False))
+for value in range(10_000):
+    torch.nn.init.constant_(model.weight, value)
+    accelerator.save_state(sys.argv[1])
+    print(value, flush=True)
+"""
+    target = tmp_path / "checkpoint"
+    root = Path(__file__).resolve().parents[3]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(target)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+    ) as process:
+        assert process.stdout is not None
+        said = -1
+        for line in process.stdout:
+            said = int(line)
+            if said == 7:
+                break
+        process.kill()
+        said = max([said, *(int(line) for line in process.stdout)])
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(nn.Linear(200, 200, bias=False))
+    accelerator.load_state(target)
+    values = model.weight.unique().tolist()
+    assert len(values) == 1
+    assert values[0] >= said
