@@ -6,7 +6,6 @@ import re
 import secrets
 import shlex
 import signal
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
