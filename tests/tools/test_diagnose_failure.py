@@ -1,18 +1,19 @@
 """The cause of a failure, told from logs, signals, error files and curves; and what only looks like a failure."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from runtime.config.order import RankFailure, RunResult
+from runtime.launchers.process import run as run_process
 from runtime.layout import RunLayout
 from tools.diagnose_failure import diagnose
 from tools.domain.reports import Diagnosis
 from tools.domain.run_state import RunRecord, RunState
 from tools.evidence.failure_lines import statement_of
-from tools.evidence.failure_patterns import FAILURE_PATTERNS, match_failure
 from tools.evidence.memory_failures import out_of_memory
 
 TIMEOUT = (
@@ -329,61 +330,22 @@ def test_hostile_text_is_made_visible_and_secrets_are_masked(run_dir: RunLayout)
     assert not set(found.explanation + "".join(found.evidence)) & set("\x1b\x07\u202e")
 
 
-# the table
-
-ROWS = {
-    "dataloader_worker_killed": "RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.",
-    "loss_scale_at_minimum": "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
-    "duplicate_gpu": "torch.distributed.DistBackendError: Duplicate GPU detected : rank 1 and rank 0",
-    "address_in_use": "torch.distributed.DistNetworkError: failed to listen (errno: 98 - Address already in use).",
-    "rendezvous_incomplete": "torch.distributed.DistStoreError: Timed out waiting for clients. 1/2 clients joined.",
-    "nccl_system_error": "torch.distributed.DistBackendError: NCCL error: ncclSystemError: System call failed",
-    "too_many_open_files": "RuntimeError: received 0 items of ancdata",
-    "quota_exceeded": "OSError: [Errno 122] Disk quota exceeded",
-    "access_denied": "huggingface_hub.errors.GatedRepoError: 403 Client Error.",
-    "too_many_requests": "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url",
-    "index_out_of_range": "RuntimeError: CUDA error: device-side assert triggered",
-    "state_dict_mismatch": "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for fc.weight",
-    "fsdp_mixed_dtypes": "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
-    "dtype_mismatch": "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half",
-    "device_mismatch": "RuntimeError: Expected all tensors to be on the same device, but found at least two devices",
-    "unused_parameters": "RuntimeError: Expected to have finished reduction in the prior iteration before",
-    "wrap_class_not_found": "ValueError: Could not find the transformer layer class LlamaLayer in the model.",
-    "batch_arithmetic": "AssertionError: Check batch related parameters. train_batch_size is not equal",
-    "deepspeed_values": "ValueError: Please correct the following DeepSpeed config values that mismatch",
-    "driver_too_old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
-    "no_kernel_image": "RuntimeError: CUDA error: no kernel image is available",
-    "torch_without_cuda": "AssertionError: Torch not compiled with CUDA enabled",
-    "compile_toolchain": "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
-    "mps_operator_missing": "NotImplementedError: 'aten::x' is not currently implemented for the MPS device.",
-    "undefined_symbol": "ImportError: flash_attn.so: undefined symbol: _ZN3c105ErrorC2E",
-    "api_mismatch": "TypeError: f() got an unexpected keyword argument 'tokenizer'",
-    "weights_only_refused": "_pickle.UnpicklingError: Weights only load failed.",
-    "gpu_hardware": "RuntimeError: CUDA error: uncorrectable ECC error encountered",
-    "ragged_batch": "ValueError: Unable to create tensor, activate truncation",
-    "argument_refused": "train.py: error: unrecognized arguments: --lrr 3",
-    "checkpoint_damaged": "RuntimeError: PytorchStreamReader failed: failed finding central directory",
-    "missing_module": "ModuleNotFoundError: No module named 'peft'",
-    "missing_file": "FileNotFoundError: [Errno 2] No such file or directory: 'a.csv'",
-    "keyboard_interrupt": "KeyboardInterrupt",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("cause", "line"), ROWS.items())
-def test_every_row_is_found_in_a_log_by_its_message(run_dir: RunLayout, cause: str, line: str) -> None:
-    found = of_log(run_dir, f"step 3 loss 0.5\n{line}\n")
-    assert found.cause == cause
-    assert found.evidence[0].startswith("logs/rank0.stderr.log:2:")
-
-
-def test_no_row_of_the_table_is_without_a_sample() -> None:
-    samples = {*ROWS, "out_of_memory_gpu", "out_of_memory_cublas", "out_of_memory_nccl", "out_of_memory_host"}
-    samples |= {"out_of_memory_fork", "shared_memory", "half_parameters_with_fp16_scaling", "disk_full"}
-    assert {row.cause for row in FAILURE_PATTERNS} == samples
-
-
-@pytest.mark.parametrize(
-    "line", ["ValueError: expected 512 tokens", "train.py: loss is fine", "ZeroDivisionError: division by zero"]
-)
-def test_ordinary_errors_fit_no_row(line: str) -> None:
-    assert match_failure(line) is None
+def test_a_real_worker_that_crashes_is_diagnosed(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    layout.logs.mkdir()
+    script = tmp_path / "crash.py"
+    script.write_text(
+        "print('step 1 loss 0.5')\ndef step():\n    raise ValueError('Attempting to unscale FP16 gradients.')\nstep()\n"
+    )
+    worker = Path(__file__).parents[2] / "runtime" / "worker.py"
+    done = run_process(
+        [sys.executable, str(worker), str(script)],
+        timeout_s=50,
+        environment={"FORERUN_RUN": "run-0000000000", "FORERUN_RUN_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 1
+    found = diagnose(record(layout, failure(0)), layout)
+    assert found.cause == "half_parameters_with_fp16_scaling"
+    assert "crash.py:step" in found.explanation
+    assert found.evidence[0].startswith("logs/rank0.error.json:1:")
+    assert found.consequences == ()
