@@ -1,6 +1,7 @@
 """Run directories -> store. Idempotent: every pass may be the first, the last, or one of two at once."""
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tools.smoke_test import judge_smoke
 
 _log = logging.getLogger("forerun")
 
+_RECENT_PLANS = 100
 _SUBMIT_AGAIN_AFTER_S = 15.0
 _GIVE_UP_AFTER_S = 120.0
 _KILL_DEADLINE_S = 5.0
@@ -39,6 +41,8 @@ class Reconciler:
         self._store = store
         self._clock = clock
         self._launchers = launchers
+        self._lock = threading.Lock()
+        self._being_read: set[str] = set()
 
     def reconcile_all(self) -> None:
         """Every run that is not over, and every request that may have expired. One bad run does not hide the others."""
@@ -47,13 +51,24 @@ class Reconciler:
                 self.reconcile(run)
             except (ForerunError, OSError) as error:
                 _log.warning("run %s cannot be reconciled: %s", run.run_id, error)
-        for plan in self._store.plans(limit=500):
+        for plan in self._store.plans(limit=_RECENT_PLANS):
             self.expire(plan)
 
     def reconcile(self, run: RunRecord) -> RunRecord:
         """The run as its directory shows it now, saved if that is news."""
         if run.ended and not (run.state is RunState.LOST and run.result is None):
             return run
+        with self._lock:
+            if run.run_id in self._being_read:
+                return run  # another thread is at it: judging a smoke run may take a while
+            self._being_read.add(run.run_id)
+        try:
+            return self._reconcile(run)
+        finally:
+            with self._lock:
+                self._being_read.discard(run.run_id)
+
+    def _reconcile(self, run: RunRecord) -> RunRecord:
         layout = RunLayout(Path(run.run_dir))
         result = read_result(layout)
         if result is not None:

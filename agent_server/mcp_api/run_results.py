@@ -7,10 +7,16 @@ from tools.domain.reports import Diagnosis, LogPage, ReportSummary, RunProgress,
 from tools.domain.run_state import RunRecord, RunState
 
 from .reply import MOST, Reply, compact, finding_lines, interval_or_unknown, interval_values, number
-from .results import next_step
+from .results import approval_required, next_step
 
 if TYPE_CHECKING:
-    from agent_server.procedure import Started, Status
+    from agent_server.procedure import ApprovalRequired, Started, Status
+
+
+def launched_or_missing(found: "Started | ApprovalRequired") -> Reply:
+    from agent_server.procedure import ApprovalRequired  # deferred: whoever has such a value has loaded it
+
+    return approval_required(found) if isinstance(found, ApprovalRequired) else started(found)
 
 
 def started(found: "Started", *, plan: PlanRecord | None = None) -> Reply:
@@ -54,6 +60,14 @@ def status(found: "Status") -> Reply:
         text += " " + _smoke_text(smoke)
         data |= {"smoke": _smoke(smoke)}
     return Reply(text, _after_run(run, found.plan), data)
+
+
+def judging(id_: str) -> Reply:
+    return Reply(
+        f"{id_}: its files are still being read (a large checkpoint is loaded to prove that it loads).",
+        f"monitor_run(id={id_}, wait_s=25)",
+        {"id": id_, "state": "running", "next_poll_s": 5},
+    )
 
 
 def verifying(run_id: str) -> Reply:
@@ -215,6 +229,7 @@ def _progress(progress: RunProgress) -> dict[str, Any]:
         "elapsed_s": number(progress.elapsed_s),
         "remaining_s": number(progress.remaining_s),
         "spent_device_hours": number(progress.spent_device_hours),
+        "unknown": [name for name in ("step", "loss", "remaining_s") if getattr(progress, name) is None],
         "alerts": list(progress.alerts[:MOST]),
         "failures": list(progress.failures[:MOST]),
     }

@@ -1,33 +1,22 @@
 """The tools that follow a run: looking, reading, stopping, diagnosing, verifying, reporting, listing."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
 from mcp.types import CallToolResult
 from pydantic import Field
 
 from . import results, run_results
-from .operations import Pending, in_thread
+from .operations import in_thread
+from .toolset import ANSWER_WITHIN_S, REQUESTER, RunId, ToolSet
 from .waiting import settle
 
 if TYPE_CHECKING:
-    from agent_server.container import Container
-    from agent_server.procedure import Procedure
     from tools.domain.reports import Verification
 
-_VERIFICATION_WAIT_S = 24.0
-REQUESTER = "agent over MCP"
 
-RunId = Annotated[str, Field(description="run-...")]
-
-
-class RunTools:
+class RunTools(ToolSet):
     """monitor_run to list_work."""
-
-    def __init__(self, container: "Callable[[], Container]", pending: Pending[Any]) -> None:
-        self._container = container
-        self._pending = pending
 
     async def monitor_run(
         self,
@@ -43,8 +32,8 @@ class RunTools:
             if found is not None and not id.startswith("run-"):
                 return results.settled(found).result()
         procedure = await self._procedure()
-        left = max(0.0, end - anyio.current_time())
-        return run_results.status(await settle(procedure, id, left)).result()
+        found = await settle(procedure, id, max(0.0, end - anyio.current_time()))
+        return (run_results.judging(id) if found is None else run_results.status(found)).result()
 
     async def read_logs(
         self,
@@ -69,9 +58,13 @@ class RunTools:
     async def diagnose_failure(self, run_id: RunId) -> CallToolResult:
         """Why a run failed: cause, evidence, remedies as changes of the plan."""
         procedure = await self._procedure()
-        found = await in_thread(lambda: procedure.diagnose(run_id))
-        status = await in_thread(lambda: procedure.status(run_id))
-        return run_results.diagnosis(found, status.plan.plan_id).result()
+        run = await in_thread(lambda: procedure.run(run_id))
+        return await self._bounded(
+            "diagnose_failure",
+            run_id,
+            lambda: procedure.diagnose(run_id),
+            lambda found: run_results.diagnosis(found, run.plan_id),
+        )
 
     async def verify_metrics(self, run_id: RunId) -> CallToolResult:
         """Step 5. The server scores the predictions on the hold-out: values, intervals, baselines, verdict."""
@@ -80,7 +73,7 @@ class RunTools:
         def work() -> "Verification":
             return procedure.verify(run_id)
 
-        found = await self._pending.run(run_id, work, wait_s=_VERIFICATION_WAIT_S)
+        found = await self._pending.run(run_id, work, wait_s=ANSWER_WITHIN_S)
         return (run_results.verifying(run_id) if found is None else run_results.verification(found)).result()
 
     async def provenance_report(
@@ -90,7 +83,9 @@ class RunTools:
     ) -> CallToolResult:
         """Step 6. The signed report: path, digest, what was not verified, which of your statements lack evidence."""
         procedure = await self._procedure()
-        return run_results.report(await in_thread(lambda: procedure.report(run_id, summary))).result()
+        return await self._bounded(
+            "provenance_report", f"{run_id} {summary}", lambda: procedure.report(run_id, summary), run_results.report
+        )
 
     async def list_work(
         self,
@@ -102,6 +97,3 @@ class RunTools:
         procedure = await self._procedure()
         page = await in_thread(lambda: procedure.list_work(kind=kind, state=state, cursor=cursor))
         return results.work(page).result()
-
-    async def _procedure(self) -> "Procedure":
-        return await in_thread(lambda: self._container().procedure)

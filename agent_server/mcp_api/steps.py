@@ -17,15 +17,14 @@ from tools.inputs.request import InputRequest
 
 from . import results, run_results
 from .operations import Pending, in_thread, start_thread
+from .toolset import ANSWER_WITHIN_S, REQUESTER, PlanId, ToolSet
 from .waiting import settle
 
 if TYPE_CHECKING:
     from agent_server.container import Container
     from agent_server.procedure import Procedure, Settled, Started
 
-_VALIDATION_WAIT_S = 20.0
 _SMOKE_WAIT_S = 15.0
-REQUESTER = "agent over MCP"
 
 
 def _pairs(value: Any) -> Any:
@@ -34,17 +33,15 @@ def _pairs(value: Any) -> Any:
 
 
 Python = Annotated[str, Field(description="Python that trains; empty: found beside the script")]
-PlanId = Annotated[str, Field(description="plan-...")]
-RunId = Annotated[str, Field(description="run-...")]
 Pairs = Annotated[tuple[str, ...], BeforeValidator(_pairs)]
 
 
-class PlanTools:
+class PlanTools(ToolSet):
     """inspect_environment to launch_training."""
 
     def __init__(self, container: "Callable[[], Container]", pending: Pending[Any]) -> None:
-        self._container = container
-        self._pending = pending
+        super().__init__(container, pending)
+        self._validating: dict[str, str] = {}
 
     async def inspect_environment(
         self,
@@ -52,8 +49,13 @@ class PlanTools:
         paths: Annotated[tuple[str, ...], Field(description="data files or folders to measure")] = (),
     ) -> CallToolResult:
         """Step 1. Devices, memory, disk, limits, package versions, size of data."""
-        found = await in_thread(lambda: self._container().procedure.inspect_environment(python=python, paths=paths))
-        return results.environment(found).result()
+        procedure = await self._procedure()
+        return await self._bounded(
+            "inspect_environment",
+            f"{python} {paths}",
+            lambda: procedure.inspect_environment(python=python, paths=paths),
+            results.environment,
+        )
 
     async def check_api(
         self,
@@ -65,10 +67,13 @@ class PlanTools:
         script: Annotated[str, Field(description="script whose flags are meant")] = "",
     ) -> CallToolResult:
         """Do these names exist in the installed versions? Signature, or the nearest names. Ask before naming an API."""
-        found = await in_thread(
-            lambda: self._container().procedure.check_api(python=python, names=names, script=script)
+        procedure = await self._procedure()
+        return await self._bounded(
+            "check_api",
+            f"{python} {names} {script}",
+            lambda: procedure.check_api(python=python, names=names, script=script),
+            results.api,
         )
-        return results.api(found).result()
 
     async def validate_inputs(
         self,
@@ -105,13 +110,16 @@ class PlanTools:
             smoke_args=smoke_args,
             evaluation=_mapping(evaluation, "evaluation") or None,
         )
-        plan_id = new_id("plan")
+        procedure = await self._procedure()
+        key = f"validate {base_plan_id} {request.model_dump_json()}"
+        if self._validating.get(key, "") not in self._pending:
+            self._validating[key] = new_id("plan")
+        plan_id = self._validating[key]
 
         def work() -> "Settled":
-            procedure = self._container().procedure
             return procedure.validate(request, base_plan_id=base_plan_id, requester=REQUESTER, plan_id=plan_id)
 
-        found = await self._pending.run(plan_id, work, wait_s=_VALIDATION_WAIT_S)
+        found = await self._pending.run(plan_id, work, wait_s=ANSWER_WITHIN_S)
         return (results.validating(plan_id) if found is None else results.settled(found)).result()
 
     async def answer_questions(
@@ -126,7 +134,10 @@ class PlanTools:
         given = [
             Answer(question_id=name, value=value, source=source) for name, value in _mapping(answers, "answers").items()
         ]
-        return results.settled(await in_thread(lambda: self._container().procedure.answer(plan_id, given))).result()
+        procedure = await self._procedure()
+        return await self._bounded(
+            "answer_questions", f"{plan_id} {given}", lambda: procedure.answer(plan_id, given), results.settled
+        )
 
     async def smoke_test(self, plan_id: PlanId) -> CallToolResult:
         """Step 3. Run the plan small; passes only on evidence. Gives a run_id; cancelling this call stops the run."""
@@ -138,8 +149,9 @@ class PlanTools:
         except anyio.get_cancelled_exc_class():
             starting.add_done_callback(lambda future: _stop_started(procedure, future))
             raise
-        found = replace(started, run=status.run or started.run)
-        return run_results.started(found, plan=status.plan).result()
+        if status is None or status.run is None:
+            return run_results.started(started).result()
+        return run_results.started(replace(started, run=status.run), plan=status.plan).result()
 
     async def estimate_cost(self, plan_id: PlanId) -> CallToolResult:
         """Step 4. Time, memory, cost of the full run with intervals, from the smoke run; unknown is said, never 0."""
@@ -162,15 +174,9 @@ class PlanTools:
     async def launch_training(self, plan_id: PlanId) -> CallToolResult:
         """Step 4. Start the approved run, once: repeated calls give the same run_id. Says what is missing else."""
         procedure = await self._procedure()
-        found = await in_thread(lambda: procedure.launch(plan_id))
-        from agent_server.procedure import ApprovalRequired  # deferred: by now the container has loaded it
-
-        if isinstance(found, ApprovalRequired):
-            return results.approval_required(found).result()
-        return run_results.started(found).result()
-
-    async def _procedure(self) -> "Procedure":
-        return await in_thread(lambda: self._container().procedure)
+        return await self._bounded(
+            "launch_training", plan_id, lambda: procedure.launch(plan_id), run_results.launched_or_missing
+        )
 
 
 def _stop_started(procedure: "Procedure", starting: "Future[Started]") -> None:

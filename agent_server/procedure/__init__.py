@@ -84,7 +84,7 @@ class Procedure:
         run_id: str,
         *,
         rank: int = 0,
-        cursor: str = "",
+        cursor: str = TAIL,
         pattern: str = "",
         max_lines: int = 40,
         stream: Stream = "stdout",

@@ -13,7 +13,7 @@ from .workplace import Workplace
 Kind = Literal["plans", "requests", "runs"]
 KINDS: tuple[Kind, ...] = ("plans", "requests", "runs")
 _PAGE = 10
-_SCANNED = 500
+_SCANNED = 200
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tools.validate_inputs import InputRequest, validate_inputs
 
 from .workplace import Workplace
 
-_SEARCHED_PLANS = 200
+_SEARCHED_PLANS = 50
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def _against_approved(place: Workplace, record: PlanRecord) -> Sequence[str]:
     """What differs from the newest plan of the same script that a human approved or was asked for."""
     if record.plan is None:
         return ()
-    for other in place.store.plans(limit=200):
+    for other in place.store.plans(limit=50):
         if other.plan_id == record.plan_id or other.plan is None or other.state not in _ASKED:
             continue
         if _script(other) == _script(record):
