@@ -24,11 +24,11 @@ from .domain.findings import Answer, Question
 from .domain.paths import AllowedRoots
 from .domain.reports import InputReport
 from .inputs import arguments as script_arguments
-from .inputs.code import ask_interpreter, find_python, find_script, note_shadowing
 from .inputs.data import DeclaredData, digest_all, inspect_all, read_declarations
 from .inputs.environment import job_environment
 from .inputs.evaluation import ask_for_evaluation, build_evaluation, chosen_evaluation, note_overlap
 from .inputs.notes import Notes, nearest
+from .inputs.program import ask_interpreter, find_python, find_script, note_shadowing
 from .inputs.request import InputRequest, merged_request
 from .inputs.script_source import ScriptSource
 from .inputs.settings import Settings, ask_for_settings, fill_defaults, read_settings

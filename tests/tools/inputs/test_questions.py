@@ -192,11 +192,11 @@ def test_the_servers_start_stays_light() -> None:
 def test_with_devices_the_kind_is_asked_and_one_process_a_device_proposed(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tools.inputs import code
+    from tools.inputs import program
 
-    facts = vars(code.probe_interpreter(sys.executable))
-    seen = type(code.probe_interpreter(sys.executable))(**{**facts, "cuda_devices": 4, "cuda_version": "12.8"})
-    monkeypatch.setattr(code, "probe_interpreter", lambda *_, **__: seen)
+    facts = vars(program.probe_interpreter(sys.executable))
+    seen = type(program.probe_interpreter(sys.executable))(**{**facts, "cuda_devices": 4, "cuda_version": "12.8"})
+    monkeypatch.setattr(program, "probe_interpreter", lambda *_, **__: seen)
     report = project.validate(settings={"seed": 1, "wall_time_s": 60})
     assert {q.id: q.proposal for q in report.questions} == {"device": "cuda", "num_processes": "4"}
     assert report.questions[0].allowed == ("cpu", "cuda")

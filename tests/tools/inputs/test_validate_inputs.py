@@ -184,11 +184,11 @@ def test_loader_workers_are_counted_over_all_processes(project: Project) -> None
 def test_more_processes_than_usable_devices_names_the_broken_ones(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tools.inputs import code
+    from tools.inputs import program
 
-    facts = code.probe_interpreter(sys.executable)
+    facts = program.probe_interpreter(sys.executable)
     with_cuda = {**vars(facts), "cuda_devices": 4, "cuda_version": "12.8"}
-    monkeypatch.setattr(code, "probe_interpreter", lambda *_, **__: type(facts)(**with_cuda))
+    monkeypatch.setattr(program, "probe_interpreter", lambda *_, **__: type(facts)(**with_cuda))
     settings = project.settings(num_processes=4, device="cuda")
     options = {"open_driver": lambda: FakeNvml.read(MACHINES / "C07/nvml.json")}
     finding = errors(project.validate(settings=settings, **options))["more_processes_than_devices"]
