@@ -51,7 +51,7 @@ class Accelerator:
         project_dir, project_config: where save_state() without a path writes; else the run directory.
         step_scheduler_with_optimizer: False passes every scheduler.step() on.
         kwargs_handlers: at most one each of the *Kwargs classes of this package.
-        deepspeed_plugin and what follows: not in this version; anything but None is refused by name.
+        absent: deepspeed_plugin, fsdp_plugin, ...: not in this version; anything but None is refused by name.
 
     Raises:
         ConfigurationError: a setting is unknown, contradicts another, or has no backend in this version.
@@ -71,25 +71,9 @@ class Accelerator:
         project_config: ProjectConfiguration | None = None,
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[Any] | None = None,
-        deepspeed_plugin: Any = None,
-        fsdp_plugin: Any = None,
-        megatron_lm_plugin: Any = None,
-        parallelism_config: Any = None,
-        dynamo_backend: Any = None,
-        dynamo_plugin: Any = None,
-        log_with: Any = None,
+        **absent: Any,
     ) -> None:
-        refuse_absent(
-            {
-                "deepspeed_plugin": deepspeed_plugin,
-                "fsdp_plugin": fsdp_plugin,
-                "megatron_lm_plugin": megatron_lm_plugin,
-                "parallelism_config": parallelism_config,
-                "dynamo_backend": dynamo_backend,
-                "dynamo_plugin": dynamo_plugin,
-                "log_with": log_with,
-            }
-        )
+        refuse_absent(absent)
         handlers = sort_handlers(kwargs_handlers)
         if mixed_precision is not None:
             check_precision(mixed_precision)
@@ -283,6 +267,15 @@ class Accelerator:
             for model in models or self._prepared.models:
                 stack.enter_context(self._prepared.strategy.no_sync(model))
             yield
+
+    def join_uneven_inputs(
+        self, joinables: Sequence[nn.Module], even_batches: bool | None = None
+    ) -> AbstractContextManager[None]:
+        """Train on different numbers of batches: a rank that has ended takes part in the others' communication.
+
+        Gradients of steps in which ranks have ended are still divided by the number of all ranks.
+        """
+        return self._prepared.join(joinables, even_batches)
 
     def train_step(self, batch: Any, forward: Callable[[Any], torch.Tensor]) -> torch.Tensor:
         """Forward and backward of one micro-batch, as the strategy does it; returns the detached loss."""

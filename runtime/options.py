@@ -8,6 +8,16 @@ from typing import Any
 from .errors import ConfigurationError
 
 MIXED_PRECISIONS = ("no", "bf16", "fp16")
+ABSENT_SETTINGS = (
+    "deepspeed_plugin",
+    "deepspeed_plugins",
+    "dynamo_backend",
+    "dynamo_plugin",
+    "fsdp_plugin",
+    "log_with",
+    "megatron_lm_plugin",
+    "parallelism_config",
+)
 
 
 @dataclass(frozen=True)
@@ -157,11 +167,18 @@ def changed_keywords(options: Any) -> dict[str, Any]:
 
 
 def refuse_absent(settings: Mapping[str, Any]) -> None:
-    """Name every setting whose backend this version does not have.
+    """Name every setting whose backend this version does not have, and every one that nobody has.
 
     Raises:
         ConfigurationError: one of `settings` was given.
     """
+    unknown = sorted(set(settings) - set(ABSENT_SETTINGS))
+    if unknown:
+        raise ConfigurationError(
+            f"Accelerator has no argument {', '.join(unknown)}",
+            allowed="the arguments in help(Accelerator)",
+            next_step="correct or remove it",
+        )
     given = sorted(name for name, value in settings.items() if value is not None)
     if given:
         raise ConfigurationError(

@@ -1,6 +1,6 @@
 """The prepared objects of one Accelerator, and the training step that goes through all of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
@@ -64,6 +64,7 @@ class Prepared:
         self._reporter = reporter
         self._window_models: tuple[nn.Module, ...] = ()
         self._trained_loaders: set[int] = set()
+        self._joining = False
 
     def add_model(self, model: nn.Module, *, place: bool, evaluation: bool) -> nn.Module:
         """Check, move and wrap a model.
@@ -137,6 +138,18 @@ class Prepared:
             if not is_last and not self._accumulation.sync_each_batch:
                 for model in models or self.models:
                     stack.enter_context(self.strategy.no_sync(model))
+            yield
+
+    @contextmanager
+    def join(self, models: Sequence[nn.Module], even_batches: bool | None) -> Iterator[None]:
+        """Ranks may take different numbers of batches; even_batches holds for all loaders while inside."""
+        with ExitStack() as stack:
+            if even_batches is not None:
+                for loader in self.loaders:
+                    stack.enter_context(loader.evened(even_batches))
+            self._joining = True
+            stack.callback(setattr, self, "_joining", False)
+            stack.enter_context(self.strategy.join(models))
             yield
 
     def backward(self, loss: torch.Tensor, num_items: float | None, **options: Any) -> None:
@@ -250,11 +263,11 @@ class Prepared:
         self._trained_loaders.add(id(loader))
         lengths = loader.lengths()
         window = self.windows.num_steps
-        if lengths is not None and len({-(-length // window) for length in lengths}) > 1:
+        if not self._joining and lengths is not None and len({-(-length // window) for length in lengths}) > 1:
             raise UsageError(
                 f"even_batches=False gives the ranks {lengths} batches: in training, some ranks would wait forever",
                 allowed="as many optimizer steps on every rank",
-                next_step="train with even_batches=True, or choose a batch size that divides the data evenly",
+                next_step="train with even_batches=True, or inside accelerator.join_uneven_inputs([model])",
             )
         per_device = loader.sharding.per_device
         world = self.state.num_processes

@@ -1,6 +1,8 @@
 """The prepared loader: this rank's share of a DataLoader, on its device, with a position that can be resumed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +28,8 @@ class PreparedLoader:
         self,
         loader: DataLoader[Any],
         *,
-        source: Source,
+        sharding: Sharding,
+        make_source: Callable[[Sharding], Source],
         device: torch.device | None,
         non_blocking: bool,
         stateful: bool,
@@ -35,9 +38,10 @@ class PreparedLoader:
         limit: LoaderLimit | None,
     ) -> None:
         self.base_loader = loader
-        self.sharding = source.sharding
+        self.sharding = sharding
         self.position = LoaderPosition(seed, batch_size=self.sharding.batch_size)
-        self._source = source
+        self._make_source = make_source
+        self._source = make_source(sharding)
         self._device = device
         self._non_blocking = non_blocking
         self._stateful = stateful
@@ -64,6 +68,17 @@ class PreparedLoader:
     def skipping(self, num_batches: int) -> Iterator[Any]:
         """The next epoch without its first batches, which are not loaded."""
         return self._iterate(self.sharding.base_batches(num_batches))
+
+    @contextmanager
+    def evened(self, even: bool) -> Iterator[None]:
+        """While inside, iterations that begin follow this value of even_batches."""
+        usual = self.sharding, self._source
+        self.sharding = replace(self.sharding, even=even)
+        self._source = self._make_source(self.sharding)
+        try:
+            yield
+        finally:
+            self.sharding, self._source = usual
 
     @property
     def epoch(self) -> int:
@@ -202,7 +217,8 @@ def prepare_loader(
     )
     return PreparedLoader(
         loader,
-        source=_source(loader, sharding, is_stream, configuration.dispatch_batches),
+        sharding=sharding,
+        make_source=lambda chosen: _source(loader, chosen, is_stream, configuration.dispatch_batches),
         device=device,
         non_blocking=configuration.non_blocking,
         stateful=configuration.use_stateful_dataloader,

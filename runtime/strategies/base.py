@@ -1,6 +1,6 @@
 """The seam between the training loop and the way in which a model is spread over ranks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +41,10 @@ class Strategy(Protocol):
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """While inside, gradients stay on their rank."""
+        ...
+
+    def join(self, models: Sequence[nn.Module]) -> AbstractContextManager[None]:
+        """While inside, ranks may take different numbers of batches."""
         ...
 
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

@@ -1,14 +1,16 @@
 """DistributedDataParallel: every rank holds the whole model, gradients are averaged in backward."""
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import UsageError
 from .base import StrategyContext, forward_and_backward
 
 
@@ -45,6 +47,18 @@ class DdpStrategy:
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    @contextmanager
+    def join(self, models: Sequence[nn.Module]) -> Iterator[None]:
+        joinable = [model for model in models if isinstance(model, DistributedDataParallel)]
+        if len(joinable) != len(models):
+            raise UsageError(
+                "join_uneven_inputs of a model that prepare() did not wrap for DDP",
+                allowed="prepared models with trainable parameters",
+                next_step="pass what prepare() gave back",
+            )
+        with Join(joinable):
+            yield
 
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters:

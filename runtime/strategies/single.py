@@ -1,6 +1,6 @@
 """One process, one device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -35,6 +35,9 @@ class SingleStrategy:
         return forward_and_backward(batch, forward=forward, backward=backward)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def join(self, models: Sequence[nn.Module]) -> AbstractContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

@@ -162,6 +162,7 @@ def test_free_memory_forgets_what_was_prepared() -> None:
         ({"project_dir": "a", "project_config": ProjectConfiguration("b")}, "project_dir='a'"),
         ({"project_config": ProjectConfiguration(total_limit=0)}, "total_limit=0"),
         ({"kwargs_handlers": [GradScalerKwargs(), GradScalerKwargs()]}, "a second GradScalerKwargs"),
+        ({"mixed_presicion": "no"}, "no argument mixed_presicion"),
         ({"kwargs_handlers": ["fast"]}, "kwargs_handlers holds str"),
     ],
 )

@@ -10,7 +10,7 @@ from runtime.errors import UsageError
 
 
 @pytest.mark.multiprocess
-def test_values_and_mismatches_on_two_ranks(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_values_and_mismatches_on_two_ranks(run_ranks) -> None:
     script = """
     from runtime import broadcast, broadcast_object_list, gather, gather_object, pad_across_processes, reduce
     from runtime.errors import DistributedError, UsageError
@@ -96,7 +96,7 @@ def test_values_and_mismatches_on_two_ranks(run_ranks) -> None:  # type: ignore[
 
 
 @pytest.mark.multiprocess
-def test_a_rank_alone_in_a_collective_fails_the_job_and_is_named(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_alone_in_a_collective_fails_the_job_and_is_named(run_ranks) -> None:
     script = """
     accelerator = Accelerator(cpu=True)
     if accelerator.is_main_process:
@@ -108,7 +108,7 @@ def test_a_rank_alone_in_a_collective_fails_the_job_and_is_named(run_ranks) -> N
 
 
 @pytest.mark.multiprocess
-def test_metrics_count_every_sample_once_on_three_ranks(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_metrics_count_every_sample_once_on_three_ranks(run_ranks) -> None:
     script = """
     class Numbers(IterableDataset):
         def __init__(self, count):

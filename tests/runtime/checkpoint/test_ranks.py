@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.multiprocess
 
 
-def test_the_main_process_alone_may_save_and_all_load(run_ranks, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_main_process_alone_may_save_and_all_load(run_ranks, tmp_path: Path) -> None:
     script = """
     set_seed(5, device_specific=False)
     accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(collective_deadline_s=15)])
@@ -50,7 +50,7 @@ def test_the_main_process_alone_may_save_and_all_load(run_ranks, tmp_path: Path)
     assert json.loads((tmp_path / "everybody" / "manifest.json").read_text())["world_size"] == 2
 
 
-def test_a_failed_save_raises_on_every_rank_and_a_lone_higher_rank_is_found(run_ranks, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_failed_save_raises_on_every_rank_and_a_lone_higher_rank_is_found(run_ranks, tmp_path: Path) -> None:
     script = """
     from runtime.errors import CheckpointError, DistributedError
     accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(collective_deadline_s=3)])

@@ -23,7 +23,7 @@ def flat(gradients):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_windows_gradient_equals_one_processs(run_ranks, ranks: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_windows_gradient_equals_one_processs(run_ranks, ranks: int) -> None:
     script = (
         SETUP
         + """
@@ -76,7 +76,7 @@ say(worst=worst, windows=len(got), expected=len(expected), sent=sent)
         assert rank["sent"] == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]
 
 
-def test_a_token_weighted_window_weighs_all_ranks_tokens_alike(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_a_token_weighted_window_weighs_all_ranks_tokens_alike(run_ranks) -> None:
     script = (
         SETUP
         + """
@@ -114,7 +114,7 @@ say(worst=max(abs(a - b) for a, b in zip(got, expected)), drift=drift)
         assert rank["drift"] < 1e-12
 
 
-def test_the_same_script_trains_alike_on_one_and_two_processes(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_script_trains_alike_on_one_and_two_processes(run_ranks) -> None:
     script = (
         SETUP
         + """
@@ -139,7 +139,7 @@ say(weights=weights.tolist())
     assert two[0]["weights"] == pytest.approx(one[0]["weights"], abs=1e-12)
 
 
-def test_uneven_training_is_refused_at_once_and_named(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_uneven_training_is_refused_at_once_and_named(run_ranks) -> None:
     script = (
         SETUP
         + """
@@ -152,3 +152,30 @@ for x in loader:
     ended = run_ranks(script, ok=False)
     assert ended.returncode != 0
     assert "even_batches=False gives the ranks [5, 4] batches" in ended.output
+
+
+def test_uneven_training_inside_join_ends_with_equal_parameters(run_ranks) -> None:
+    script = (
+        SETUP
+        + """
+counts, sums = [], []
+for accumulation in (1, 2):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(DATA[:18], batch_size=2))
+    with accelerator.join_uneven_inputs([model], even_batches=False):
+        for index, x in enumerate(loader):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(x).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+    counts.append([index + 1, len(loader)])
+    sums.append([p.detach().sum().item() for p in model.parameters()])
+say(counts=counts, sums=sums)
+"""
+    )
+    first, second = run_ranks(script).said
+    assert first["counts"] == [[5, 5], [5, 5]]
+    assert second["counts"] == [[4, 5], [4, 5]]
+    assert first["sums"] == second["sums"]
