@@ -6,7 +6,7 @@ reaches an agent, a terminal, a report or an approval.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 MASK = "***"
 
@@ -64,9 +64,14 @@ def redact(text: str) -> str:
 
 
 def secret_spans(text: str) -> list[tuple[int, int]]:
-    """Where the secrets of `text` are: disjoint [start, end) ranges in order."""
+    """Where the secrets of `text` are: disjoint [start, end) ranges in order. Colour codes and zero-width characters,
+    raw or already made visible, hide none."""
+    bare, places = _without_decoration(text)
     merged: list[tuple[int, int]] = []
-    for start, end in sorted({*_named(text), *_placed(text)}):
+    for bare_start, bare_end in sorted({*_named(bare), *_placed(bare)}):
+        if bare_start == bare_end:
+            continue
+        start, end = places[bare_start], places[bare_end - 1] + 1
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
@@ -74,13 +79,29 @@ def secret_spans(text: str) -> list[tuple[int, int]]:
     return merged
 
 
-# A colour code between a name and its value must not break the match, raw or already made visible.
-_GAP = r"(?:(?:\x1b|\\x1b)\[[0-9;]{0,20}m|[\u200b-\u200f\u2060\ufeff]|\\u20[0-9a-f]{2}|\\ufeff){0,8}"
+_DECORATION = re.compile(
+    r"(?:\x1b|\\x1b)\[[0-?]{0,30}[ -/]{0,5}[@-~]|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad]|\\u(?:20[06][0-9a-f]|feff)"
+)
+
+
+def _without_decoration(text: str) -> tuple[str, Sequence[int]]:
+    """`text` less what only decorates it, and the place in `text` of each character that is left."""
+    if not _DECORATION.search(text):
+        return text, range(len(text))
+    places: list[int] = []
+    position = 0
+    for match in _DECORATION.finditer(text):
+        places += range(position, match.start())
+        position = match.end()
+    places += range(position, len(text))
+    return "".join(text[place] for place in places), places
+
+
 _NAME = re.compile(
-    rf"""(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]++){_GAP}
-    (?:(?P<between>\\?["']\s{{0,8}},\s{{0,8}}(?=\\?["']))
-      |\\?["']?\s{{0,8}}(?:\[[^\]\s]{{0,40}}\]\s{{0,8}})?(?:=>|:=|==?|:)(?!//)\s{{0,8}}
-      |(?P<space>\s{{1,8}})){_GAP}""",
+    r"""(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]++)
+    (?:(?P<between>\\?["']\s{0,8},\s{0,8}(?=\\?["']))
+      |\\?["']?\s{0,8}(?:\[[^\]\s]{0,40}\]\s{0,8})?(?:=>|:=|==?|:)(?!//)\s{0,8}
+      |(?P<space>\s{1,8}))""",
     re.VERBOSE,
 )
 _QUOTED = r"""(?:[bru]?"(?:[^"\\\n]|\\.)*+"?|[bru]?'(?:[^'\\\n]|\\.)*+'?)"""

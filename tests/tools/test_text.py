@@ -41,6 +41,9 @@ SECRET_FORMS = [
     ("curl -H 'Authorization: Bearer SECRET-zz' https://h", "curl -H 'Authorization: ***' https://h"),
     ("--hub_token\x1b[0m=SECRET-1", None),
     ("--hub_token\\x1b[0m=SECRET-1", None),
+    ("\x1b[33mtoken\x1b[0m=\x1b[35mSECRET-1\x1b[0m x", "\x1b[33mtoken\x1b[0m=\x1b[35m***\x1b[0m x"),
+    ("\x1b[1mpass\x1b[0mword=SECRET-1 x", "\x1b[1mpass\x1b[0mword=*** x"),
+    ("hub_\u200btoken=SEC\u200bRET-1 x", "hub_\u200btoken=*** x"),
     ("MY_SECRET_VALUE=SECRET-q", "MY_SECRET_VALUE=***"),
     ("aws_secret_access_key = SECRET-77", "aws_secret_access_key = ***"),
 ]

@@ -75,5 +75,9 @@ def load_prices(path: Path, *, now_s: float) -> PriceList:
 
 def cost_of(hours: float, *, layout: ProcessLayout, price: Price) -> float:
     """hours x price x devices (one a process), or x nodes: the unit of the price decides, never both."""
-    units = layout.num_processes if price.per == "device_hour" else layout.num_nodes
-    return float(Decimal(repr(hours)) * price.amount * units)
+    return float(Decimal(repr(hours)) * hourly_rate(layout, price))
+
+
+def hourly_rate(layout: ProcessLayout, price: Price) -> Decimal:
+    """What an hour of the whole job costs."""
+    return price.amount * (layout.num_processes if price.per == "device_hour" else layout.num_nodes)
