@@ -20,10 +20,13 @@ class RunTools(ToolSet):
 
     async def monitor_run(
         self,
-        id: Annotated[str, Field(description="run-, plan- or req- id")],
+        id: Annotated[str, Field(description="a run-, plan- or req- id")],
         wait_s: Annotated[float, Field(description="wait up to this long for the end", ge=0, le=25)] = 0,
     ) -> CallToolResult:
-        """State, step, loss, remaining time. Waits until it ended (or was decided), at most wait_s."""
+        """How a run, a request or a plan stands: state, step, loss, remaining time, alerts.
+
+        Waits until it ended or was decided, at most wait_s.
+        """
         end = anyio.current_time() + wait_s
         if id in self._pending:
             found = await self._pending.wait(id, wait_s=wait_s)
@@ -51,12 +54,15 @@ class RunTools(ToolSet):
         return run_results.logs(page, stream=stream, rank=rank).result()
 
     async def cancel_run(self, run_id: RunId) -> CallToolResult:
-        """Stop a run and all its processes; gives the final state."""
+        """Stop a run and all its processes for good; gives the final state."""
         procedure = await self._procedure()
         return run_results.cancelled(await in_thread(lambda: procedure.cancel(run_id, REQUESTER))).result()
 
     async def diagnose_failure(self, run_id: RunId) -> CallToolResult:
-        """Why a run failed: cause, evidence, remedies as changes of the plan."""
+        """Why a run failed: cause, evidence, remedies as changes of the plan.
+
+        Ask the user before a remedy that changes results.
+        """
         procedure = await self._procedure()
         run = await in_thread(lambda: procedure.run(run_id))
         return await self._bounded(
@@ -67,7 +73,10 @@ class RunTools(ToolSet):
         )
 
     async def verify_metrics(self, run_id: RunId) -> CallToolResult:
-        """Step 5. The server scores the predictions on the hold-out: values, intervals, baselines, verdict."""
+        """Step 5, verify: the server itself scores the predictions on the hold-out that the plan fixed.
+
+        Values with intervals, the baselines on the same rows, verdict. Quote these numbers and no others.
+        """
         procedure = await self._procedure()
 
         def work() -> "Verification":
@@ -81,7 +90,10 @@ class RunTools(ToolSet):
         run_id: RunId,
         summary: Annotated[str, Field(description="your account; numbers in it are checked", max_length=8000)] = "",
     ) -> CallToolResult:
-        """Step 6. The signed report: path, digest, what was not verified, which of your statements lack evidence."""
+        """Step 6, report: signed; gives its path, what was not verified, and which of your statements lack evidence.
+
+        Tell the user both lists.
+        """
         procedure = await self._procedure()
         return await self._bounded(
             "provenance_report", f"{run_id} {summary}", lambda: procedure.report(run_id, summary), run_results.report

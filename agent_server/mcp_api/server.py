@@ -1,5 +1,6 @@
 """The MCP server object, for both protocol eras; and serving it over stdin and stdout."""
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable
@@ -149,6 +150,7 @@ def _tool(name: str, step: Callable[..., Any]) -> Tool:
     tool = Tool.from_function(
         step,
         name=name,
+        description=inspect.getdoc(step),
         annotations=ToolAnnotations(
             read_only_hint=name in _READ_ONLY, destructive_hint=None if name in _READ_ONLY else name in _DESTRUCTIVE
         ),

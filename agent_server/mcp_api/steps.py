@@ -48,7 +48,10 @@ class PlanTools(ToolSet):
         python: Python = "",
         paths: Annotated[tuple[str, ...], Field(description="data files or folders to measure")] = (),
     ) -> CallToolResult:
-        """Step 1. Devices, memory, disk, limits, package versions, size of data."""
+        """Step 1, look: accelerators, CPUs and memory within their limits, disk, versions, and the size of the data.
+
+        Unknown values come with the reason. Tell the user what matters for the plan.
+        """
         procedure = await self._procedure()
         return await self._bounded(
             "inspect_environment",
@@ -66,7 +69,10 @@ class PlanTools(ToolSet):
         python: Python = "",
         script: Annotated[str, Field(description="script whose flags are meant")] = "",
     ) -> CallToolResult:
-        """Do these names exist in the installed versions? Signature, or the nearest names. Ask before naming an API."""
+        """Do these names exist in the installed versions? Gives signatures, or the nearest names.
+
+        Call it before you write or name any function, class or flag.
+        """
         procedure = await self._procedure()
         return await self._bounded(
             "check_api",
@@ -100,7 +106,11 @@ class PlanTools(ToolSet):
         ] = (),
         base_plan_id: Annotated[str, Field(description="plan to change: empty arguments are inherited")] = "",
     ) -> CallToolResult:
-        """Step 2. Check all that a run needs; gives a plan_id and questions, or every error at once."""
+        """Step 2, settle the inputs: checks all that a run needs and keeps it as a plan.
+
+        Gives a plan_id, findings and open questions, or every error at once (then nothing is kept). The same inputs
+        give the same plan; any change of code, data or arguments is a new plan.
+        """
         request = InputRequest(
             script=script,
             args=args,
@@ -130,7 +140,10 @@ class PlanTools(ToolSet):
             Literal["user", "assumption"], Field(description="user: their own words; assumption: you chose")
         ],
     ) -> CallToolResult:
-        """Step 2. Answer the open questions of a plan; gives what remains."""
+        """Step 2: answer a plan's open questions; gives what remains.
+
+        Ask the user. Assumptions are listed in the report.
+        """
         given = [
             Answer(question_id=name, value=value, source=source) for name, value in _mapping(answers, "answers").items()
         ]
@@ -140,7 +153,11 @@ class PlanTools(ToolSet):
         )
 
     async def smoke_test(self, plan_id: PlanId) -> CallToolResult:
-        """Step 3. Run the plan small; passes only on evidence. Gives a run_id; cancelling this call stops the run."""
+        """Step 3, run small: the plan with its smoke_args for a few steps, free of approval.
+
+        It passes on evidence alone: steps seen, loss finite and falling, a checkpoint that loads. Gives a run_id, and
+        the verdict if it is over within seconds. Cancelling this call stops the run.
+        """
         procedure = await self._procedure()
         starting = start_thread(lambda: procedure.smoke_test(plan_id), name="forerun-smoke")
         try:
@@ -154,7 +171,10 @@ class PlanTools(ToolSet):
         return run_results.started(replace(started, run=status.run), plan=status.plan).result()
 
     async def estimate_cost(self, plan_id: PlanId) -> CallToolResult:
-        """Step 4. Time, memory, cost of the full run with intervals, from the smoke run; unknown is said, never 0."""
+        """Step 4: time, memory and cost of the full run with intervals, from the smoke run; what is unknown is said.
+
+        Tell the user before you ask for approval.
+        """
         procedure = await self._procedure()
         found = await in_thread(lambda: procedure.estimate(plan_id))
         status = await in_thread(lambda: procedure.status(plan_id))
@@ -165,14 +185,20 @@ class PlanTools(ToolSet):
         plan_id: PlanId,
         reason: Annotated[str, Field(description="why this run, for the human", max_length=2000)],
     ) -> CallToolResult:
-        """Step 4. Ask a human. Show them the command verbatim and end the turn: no tool approves."""
+        """Step 4: ask a human to approve this exact plan; it expires in an hour and is good for one run.
+
+        Show them the command verbatim and end your turn. No tool can approve.
+        """
         procedure = await self._procedure()
         found = await in_thread(lambda: procedure.request_approval(plan_id, reason))
         status = await in_thread(lambda: procedure.status(plan_id))
         return results.asked(found, plan=status.plan).result()
 
     async def launch_training(self, plan_id: PlanId) -> CallToolResult:
-        """Step 4. Start the approved run, once: repeated calls give the same run_id. Says what is missing else."""
+        """Step 4, run it all: starts the approved plan, once; repeated calls give the same run_id.
+
+        Without an approval it starts nothing and says what is missing; if anything changed since, it names that.
+        """
         procedure = await self._procedure()
         return await self._bounded(
             "launch_training", plan_id, lambda: procedure.launch(plan_id), run_results.launched_or_missing

@@ -17,8 +17,8 @@ T = TypeVar("T")
 REQUESTER = "agent over MCP"
 ANSWER_WITHIN_S = 22.0
 
-PlanId = Annotated[str, Field(description="plan-...")]
-RunId = Annotated[str, Field(description="run-...")]
+PlanId = Annotated[str, Field(description="a plan-... id")]
+RunId = Annotated[str, Field(description="a run-... id")]
 
 
 class ToolSet:
