@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UsageError
@@ -50,7 +50,7 @@ class DdpStrategy:
 
     @contextmanager
     def join(self, models: Sequence[nn.Module]) -> Iterator[None]:
-        joinable = [model for model in models if isinstance(model, DistributedDataParallel)]
+        joinable: list[Joinable] = [model for model in models if isinstance(model, DistributedDataParallel)]
         if len(joinable) != len(models):
             raise UsageError(
                 "join_uneven_inputs of a model that prepare() did not wrap for DDP",

@@ -70,7 +70,9 @@ def run_ranks(tmp_path: Path) -> RunRanks:
             text=True,
             start_new_session=True,
             cwd=directory,
-            env=kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(_SOURCE)} | (environment or {}),
+            env=kept
+            | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(_SOURCE), "PYTHONWARNINGS": "error"}
+            | (environment or {}),
         )
         try:
             output, _ = process.communicate(timeout=deadline_s)
