@@ -1,7 +1,10 @@
 """The whole procedure through the SDK's client over stdio: our runtime's script, and one that knows nothing of it."""
 
 import csv
+import hashlib
+import json
 import math
+import re
 from pathlib import Path
 
 import anyio
@@ -127,6 +130,33 @@ def test_report_is_complete_and_signed(done) -> None:
     assert not report.get("unsupported"), "the summary quotes the server's numbers alone"
     checked = done.place.forerun("report", done.walked.run_id, "--verify")
     assert checked.returncode == 0, checked.stderr
+
+
+def test_every_claim_leads_to_a_file_a_line_and_its_digest(done) -> None:
+    report = json.loads(Path(done.walked.results["report"]["json_path"]).read_text())
+    claims = report["predicate"]["forerun_report"]["claims"]
+    named = {claim["id"] for claim in claims}
+    assert {f"metric:{metric['name']}" for metric in done.walked.results["verification"]["metrics"]} <= named
+    smoke_dir = done.place.run_dir(done.walked.results["smoke"]["run_id"])
+    for claim in claims:
+        assert claim["evidence"], claim["id"]
+        for evidence in claim["evidence"]:
+            if evidence.startswith("report/report.json:approval "):
+                continue  # it points into this very document
+            found = re.fullmatch(r"(.+):(\d+|all) sha256:([0-9a-f]{64})", evidence)
+            assert found, evidence
+            name, line, digest = found.groups()
+            root, inside = (
+                (smoke_dir, name[6:])
+                if name.startswith("smoke/")
+                else (
+                    done.place.run_dir(done.walked.run_id),
+                    name,
+                )
+            )
+            content = (root / inside).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == digest, evidence
+            assert line == "all" or 1 <= int(line) <= content.count(b"\n"), evidence
 
 
 def test_report_check_notices_a_changed_byte_in_each_of_its_files(done) -> None:
