@@ -8,7 +8,7 @@ import rfc8785
 from runtime.config.digest import digest_model
 from runtime.config.order import LaunchSpec
 
-from .domain.approval import Approval, ApprovalRequest, ApproverKey, AssuranceLevel, Decision
+from .domain.approval import Approval, ApprovalRequest, ApproverKey, Assessment, AssuranceLevel, Decision
 from .domain.errors import InvalidInput, Refused, WrongStep
 from .domain.ids import new_id
 from .domain.plan_state import NEXT_TOOL, PlanRecord, PlanState, require_transition
@@ -24,9 +24,18 @@ _RANK = (AssuranceLevel.A2, AssuranceLevel.A3, AssuranceLevel.A4)
 
 
 def build_request(
-    record: PlanRecord, *, reason: str, policy_version: str, now_s: float, ttl_s: float = 3600
+    record: PlanRecord,
+    *,
+    reason: str,
+    policy_version: str,
+    now_s: float,
+    ttl_s: float = 3600,
+    assessment: Assessment | None = None,
 ) -> ApprovalRequest:
     """What a human is asked about this plan; it expires `ttl_s` seconds from now.
+
+    Args:
+        assessment: what the policy made of the plan.
 
     Raises:
         WrongStep: the plan has no smoke run that ended well enough, no estimate, or an open request.
@@ -55,6 +64,7 @@ def build_request(
         created_at_s=now_s,
         expires_at_s=now_s + ttl_s,
         plan=plan,
+        assessment=assessment,
     )
 
 

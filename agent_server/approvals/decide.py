@@ -15,7 +15,8 @@ from tools.domain.ports import Store
 from tools.request_approval import DECISION_TYPE, decision_payload, launch_refusals
 from tools.signatures import sign
 
-from .policy import require_level_for_mode, required_level
+from .policy import require_level_for_mode
+from .policy.check import check_request, rules_of
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def decide(
     approval = Approval(decision=decision, envelope=sign(decision_payload(decision), DECISION_TYPE, private_key))
     keys = store.keys()
     enrolled = next((k for k in keys if k.key_id == key.key_id), None)
-    required = required_level(mode, policy_version=request.policy_version)
-    reasons = launch_refusals(record, request, approval, enrolled, now_s=now_s, required=required)
+    checked = check_request(record, request, rules_of(store, now_s=now_s))
+    reasons = launch_refusals(record, request, approval, enrolled, now_s=now_s, required=checked.required)
+    reasons += checked.reasons
     if verdict.decision == "approve" and reasons:
         raise Refused(
             f"request {request_id} cannot be approved: {'; '.join(reasons)}",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_server.approvals.policy import required_level
+from agent_server.approvals.policy.check import check_request, rules_of
 from runtime.config.order import Lease, RunKind
 from runtime.errors import ForerunError, LaunchError
 from runtime.launchers.process import start_ticks
@@ -90,10 +90,11 @@ def launch_training(place: Workplace, plan_id: str) -> Started | ApprovalRequire
     drift = origin_drift(record.plan)
     enrolled = place.store.keys()
     key = next((k for k in enrolled if k.key_id == approval.decision.key_id), None)
-    required = required_level(place.store.mode, policy_version=request.policy_version)
+    checked = check_request(record, request, rules_of(place.store, now_s=place.now_s()))
     refusals = [
         *drift,
-        *launch_refusals(record, request, approval, key, now_s=place.now_s(), required=required),
+        *launch_refusals(record, request, approval, key, now_s=place.now_s(), required=checked.required),
+        *checked.reasons,
     ]
     if refusals:
         raise Refused(

@@ -23,7 +23,15 @@ _RECORDS: tuple[tuple[str, Column[str]], ...] = (
     ("run", tables.runs.c.run_id),
     ("measured cost of run", tables.actuals.c.run_id),
     ("key", tables.keys.c.key_id),
+    ("applied", tables.applied.c.kind),
+    ("reservation", tables.reservations.c.reservation_id),
 )
+_PREFIXES = {
+    "decision": "decision:",
+    "measured cost of run": "actual:",
+    "applied": "applied:",
+    "reservation": "reservation:",
+}
 
 
 def kind_of(column: Column[str]) -> str:
@@ -37,8 +45,8 @@ def body_digest(body: str) -> str:
 
 
 def record_subject(kind: str, key: str) -> str:
-    """How the audit log names a record; a decision is kept apart from its request, which has the same id."""
-    return {"decision": f"decision:{key}", "measured cost of run": f"actual:{key}"}.get(kind, key)
+    """How the audit log names a record; records that share an id are kept apart."""
+    return _PREFIXES.get(kind, "") + key
 
 
 def load_log(connection: Connection) -> list[AuditRecord]:

@@ -71,6 +71,10 @@ class Ledger:
         connection.execute(update(tables.meta).where(tables.meta.c.name == HEAD).values(value=head))
         return record
 
+    def lock(self, connection: Connection) -> None:
+        """Wait until no other transaction writes: what is read after this stays true until the commit."""
+        self._head(connection)
+
     def latest_time_s(self, connection: Connection) -> float:
         """The latest time in the log; it never holds nothing, since creating the store is its first link."""
         latest: float | None = connection.execute(select(func.max(tables.audit.c.time_s))).scalar()

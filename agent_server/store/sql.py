@@ -5,27 +5,28 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from agent_server.approvals.policy import require_level_for_mode, required_level
+from agent_server.approvals.policy import require_level_for_mode
+from agent_server.approvals.policy.check import reservation
 from runtime.config.plan import Frozen
-from tools.domain.approval import Approval, ApprovalRequest, ApproverKey, AuditRecord
+from tools.domain.approval import Approval, ApprovalRequest, Assessment, AuditRecord
 from tools.domain.errors import Conflict, Refused
 from tools.domain.plan_state import PlanRecord, PlanState, require_transition
 from tools.domain.ports import PastEstimate, StoreMode
 from tools.domain.reports import CostEstimate
 from tools.domain.run_state import RunRecord, RunState, require_run_transition
-from tools.request_approval import launch_refusals
 
-from . import integrity, tables
+from . import integrity, launching, reservations, tables
+from .approvers import ApproverRecords
 from .engine import Database
-from .find import find_approval, find_key, find_plan, find_request, find_run, sequence_of, store_mode
-from .ledger import Entry, Ledger
-from .rows import from_body, maybe_body, newest_first, one_body
+from .find import find_approval, find_plan, find_request, find_run, sequence_of, store_mode
+from .ledger import Entry
+from .rows import from_body, maybe_body, newest_first
 from .schema import VERSIONS, bring_up_to_date
 
 _SERVER = "server"
 
 
-class SqlStore:
+class SqlStore(ApproverRecords):
     """The Store of tools.domain.ports over SQLAlchemy.
 
     Args:
@@ -42,9 +43,7 @@ class SqlStore:
     def __init__(
         self, url: str, *, clock: Callable[[], float], busy_timeout_s: float = 10.0, create_as: StoreMode = "normal"
     ) -> None:
-        self._clock = clock
-        self._ledger = Ledger(clock)
-        self._database = Database(url, busy_timeout_s=busy_timeout_s)
+        super().__init__(Database(url, busy_timeout_s=busy_timeout_s), clock=clock)
         bring_up_to_date(self._database, on_create=lambda connection: self._create(connection, create_as))
 
     def close(self) -> None:
@@ -156,6 +155,8 @@ class SqlStore:
                 request_id=decision.request_id,
                 used_by=None,
             )
+            if state is PlanState.APPROVED:
+                self._reserve(connection, request, actor=decision.approver)
             saved = plan.model_copy(update={"state": state})
             self._save_plan(connection, saved, expect=PlanState.REQUESTED, actor=decision.approver)
 
@@ -165,7 +166,9 @@ class SqlStore:
             approval = find_approval(connection, request_id)
             if approval is not None and approval.used_by is not None:
                 return find_run(connection, approval.used_by)
-            record, approval = self._require_launchable(connection, request, approval, run)
+            record, approval, held = launching.require_launchable(
+                connection, request, approval, run, now_s=self._now_s(connection)
+            )
             run = run.model_copy(update={"request_id": request_id})
             used = approval.model_copy(update={"used_by": run.run_id})
             facts = {"run_id": run.run_id, "plan_digest": run.plan_digest}
@@ -177,9 +180,24 @@ class SqlStore:
                 request_id=request_id,
                 used_by=run.run_id,
             )
-            self._insert_run(connection, run, actor=record.requester)
-            launched = record.model_copy(update={"state": PlanState.LAUNCHED})
-            self._save_plan(connection, launched, expect=PlanState.APPROVED, actor=record.requester)
+            reservations.take(connection, self._ledger, held, run, actor=record.requester)
+            self._launch(connection, run, record)
+            return run
+
+    def launch_free(self, run: RunRecord, *, assessment: Assessment) -> RunRecord:
+        with self._database.write() as connection:
+            earlier = connection.execute(
+                select(tables.runs.c.body).where(tables.runs.c.plan_id == run.plan_id, tables.runs.c.kind == "full")
+            ).scalar()
+            if earlier is not None:
+                return from_body(RunRecord, earlier, what="a run")
+            now_s = self._now_s(connection)
+            record, held, rules = launching.require_free(connection, run, assessment=assessment, now_s=now_s)
+            actor = record.requester
+            reservations.reserve(connection, self._ledger, held, rules=rules, actor=actor, now_s=now_s)
+            facts = {"run_id": run.run_id, "policy": rules.policy.version}
+            self._ledger.append(connection, Entry(actor, "launched_without_approval", facts), subject=run.plan_id)
+            self._launch(connection, run, record)
             return run
 
     # Runs
@@ -205,7 +223,7 @@ class SqlStore:
         with self._database.read() as connection:
             return find_run(connection, run_id)
 
-    def save_run(self, run: RunRecord, *, expect: RunState) -> None:
+    def save_run(self, run: RunRecord, *, expect: RunState, elapsed_s: float | None = None) -> None:
         with self._database.write() as connection:
             current = find_run(connection, run.run_id)
             if current == run:
@@ -223,6 +241,7 @@ class SqlStore:
                 run_id=run.run_id,
                 state=run.state.value,
             )
+            reservations.settle(connection, self._ledger, run, elapsed_s=elapsed_s, now_s=self._now_s(connection))
 
     def runs(self, *, limit: int, before: str | None = None, plan_id: str | None = None) -> Sequence[RunRecord]:
         with self._database.read() as connection:
@@ -260,33 +279,6 @@ class SqlStore:
             facts = {"wall_time_s": past.actual_wall_time_s, "memory_bytes": past.actual_memory_bytes}
             entry = Entry(_SERVER, "actual_added", facts)
             self._ledger.add(connection, tables.actuals.c.run_id, actual, entry, run_id=run_id)
-
-    # Keys
-
-    def keys(self) -> Sequence[ApproverKey]:
-        with self._database.read() as connection:
-            bodies = connection.execute(select(tables.keys.c.body).order_by(tables.keys.c.sequence)).scalars()
-            return [from_body(ApproverKey, body, what="a key") for body in bodies]
-
-    def add_key(self, key: ApproverKey) -> None:
-        with self._database.write() as connection:
-            require_level_for_mode(key.level, mode=store_mode(connection))
-            if maybe_body(connection, tables.keys.c.key_id, key.key_id) is not None:
-                raise Conflict(f"key {key.key_id[:8]} is known already", next_step="enroll a new one")
-            entry = Entry(key.approver, "key_enrolled", {"approver": key.approver, "level": key.level.value})
-            self._ledger.add(connection, tables.keys.c.key_id, key, entry, key_id=key.key_id)
-
-    def remove_key(self, key_id: str, *, actor: str) -> ApproverKey:
-        with self._database.write() as connection:
-            hint = "`forerun keys list` shows the keys"
-            body = one_body(connection, tables.keys.c.key_id, key_id, what="key", hint=hint)
-            key = from_body(ApproverKey, body, what=f"key {key_id[:8]}")
-            if key.removed_at_s is not None:
-                return key
-            removed = key.model_copy(update={"removed_at_s": self._clock()})
-            entry = Entry(actor, "key_removed", {"approver": key.approver})
-            self._ledger.change(connection, tables.keys.c.key_id, removed, entry, key_id=key_id)
-            return removed
 
     # The audit log
 
@@ -326,6 +318,9 @@ class SqlStore:
             )
         if record.state is not expect:
             require_transition(current, record.state)
+        self._write_plan(connection, record, actor=actor)
+
+    def _write_plan(self, connection: Connection, record: PlanRecord, *, actor: str) -> None:
         self._ledger.change(
             connection,
             tables.plans.c.plan_id,
@@ -334,6 +329,23 @@ class SqlStore:
             plan_id=record.plan_id,
             state=record.state.value,
         )
+
+    def _reserve(self, connection: Connection, request: ApprovalRequest, *, actor: str) -> None:
+        now_s = self._now_s(connection)
+        rules = launching.current_rules(connection, now_s=now_s)
+        new = reservation(
+            find_plan(connection, request.plan_id),
+            rules,
+            reservation_id=request.request_id,
+            now_s=now_s,
+            expires_at_s=request.expires_at_s,
+        )
+        reservations.reserve(connection, self._ledger, new, rules=rules, actor=actor, now_s=now_s)
+
+    def _launch(self, connection: Connection, run: RunRecord, record: PlanRecord) -> None:
+        self._insert_run(connection, run, actor=record.requester)
+        launched = record.model_copy(update={"state": PlanState.LAUNCHED})
+        self._write_plan(connection, launched, actor=record.requester)
 
     def _insert_run(self, connection: Connection, run: RunRecord, *, actor: str) -> None:
         facts = {"plan_id": run.plan_id, "plan_digest": run.plan_digest, "kind": run.kind, "state": run.state.value}
@@ -347,30 +359,6 @@ class SqlStore:
             kind=run.kind,
             state=run.state.value,
         )
-
-    def _require_launchable(
-        self, connection: Connection, request: ApprovalRequest, approval: Approval | None, run: RunRecord
-    ) -> tuple[PlanRecord, Approval]:
-        record = find_plan(connection, request.plan_id)
-        key = None if approval is None else find_key(connection, approval.decision.key_id)
-        reasons = launch_refusals(
-            record,
-            request,
-            approval,
-            key,
-            now_s=max(self._clock(), self._ledger.latest_time_s(connection)),
-            required=required_level(store_mode(connection), policy_version=request.policy_version),
-        )
-        if run.plan_digest != request.plan_digest:
-            reasons.append(f"the run is of plan digest {run.plan_digest[:8]}, approved is {request.plan_digest[:8]}")
-        subjects = {request.request_id, request.plan_id} | ({key.key_id} if key else set())
-        reasons.extend(integrity.problems(connection, only=subjects))
-        if reasons or approval is None:
-            raise Refused(
-                f"plan {record.plan_id} may not launch: " + "; ".join(reasons),
-                next_step="request_approval, or a new plan with base_plan_id if something changed",
-            )
-        return record, approval
 
 
 class _Actual(Frozen):

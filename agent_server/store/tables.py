@@ -83,3 +83,20 @@ audit = Table(
     Column("subject", String(128), nullable=False, index=True),
     Column("body", Text, nullable=False),
 )
+
+# One applied document of each kind; what it replaced stands in the audit log.
+applied = Table(
+    "applied",
+    metadata,
+    Column("kind", String(16), primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+# One reservation a launch; a run settles one.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("reservation_id", String(32), primary_key=True),
+    Column("run_id", String(32), nullable=True, unique=True),
+    Column("body", Text, nullable=False),
+)

@@ -20,6 +20,29 @@ class AssuranceLevel(StrEnum):
     A4 = "A4"
 
 
+class Assessment(Frozen):
+    """What the policy made of a plan when the human was asked; made again at approval and at launch.
+
+    Attributes:
+        level: the least that is needed; None: the free tier covers it.
+        why: each rule that fits, in words.
+        most_cost: what the run may cost at most, a decimal text; None is unknown.
+        most_device_hours: the approved wall time on all devices, a decimal text.
+        prices_version: of the price list that counted; empty if none did.
+        notes: what does not count although it was applied.
+    """
+
+    level: AssuranceLevel | None
+    why: tuple[str, ...]
+    most_cost: str | None
+    currency: str = ""
+    most_device_hours: str
+    prices_version: str = ""
+    device_use: Literal["none_needed", "free", "in_use", "unknown"] = "unknown"
+    device_words: str = ""
+    notes: tuple[str, ...] = ()
+
+
 class ApprovalRequest(Frozen):
     """Everything that an approval covers. `plan` is a copy, so that a later change of the plan can be named."""
 
@@ -36,11 +59,13 @@ class ApprovalRequest(Frozen):
     created_at_s: float
     expires_at_s: float
     plan: TrainingPlan | None = None
+    assessment: Assessment | None = None
 
     @property
     def digest(self) -> str:
         """request_digest: what the approver signs over."""
-        return digest_json(self.model_dump(mode="json"))
+        later = {"assessment"} if self.assessment is None else None  # requests of before it existed keep their digest
+        return digest_json(self.model_dump(mode="json", exclude=later))
 
 
 class Decision(Frozen):

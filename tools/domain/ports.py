@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from .approval import Approval, ApprovalRequest, ApproverKey, AuditRecord
+from .applied import AppliedDocument, AppliedState, DocumentKind
+from .approval import Approval, ApprovalRequest, ApproverKey, Assessment, AuditRecord
+from .budget import Reservation
 from .plan_state import PlanRecord, PlanState
 from .reports import CostEstimate
 from .run_state import RunRecord, RunState
@@ -48,7 +50,11 @@ class Store(Protocol):
     def requests(self, *, limit: int) -> Sequence[ApprovalRequest]: ...
     def approval(self, request_id: str) -> Approval | None: ...
     def add_decision(self, approval: Approval, *, plan: PlanRecord) -> None:
-        """Insert a decision once per request and save the plan as approved or refused."""
+        """Insert a decision once per request and save the plan as approved or refused.
+
+        An approval reserves in the budgets what the run may use at most, in the same transaction; Refused if a budget
+        does not hold it.
+        """
         ...
 
     def consume_approval(self, request_id: str, run: RunRecord) -> RunRecord:
@@ -58,12 +64,26 @@ class Store(Protocol):
         """
         ...
 
+    def launch_free(self, run: RunRecord, *, assessment: Assessment) -> RunRecord:
+        """Without an approval, if the applied policy's free tier covers the plan: reserve, insert the run, atomically.
+
+        Returns the inserted run, or the full run that this plan had before.
+        """
+        ...
+
     def add_run(self, run: RunRecord) -> RunRecord:
         """Insert a smoke run; the run that is already launching or running for this plan and kind wins."""
         ...
 
     def run(self, run_id: str) -> RunRecord: ...
-    def save_run(self, run: RunRecord, *, expect: RunState) -> None: ...
+    def save_run(self, run: RunRecord, *, expect: RunState, elapsed_s: float | None = None) -> None:
+        """The end of a run settles what was reserved for it, in the same transaction.
+
+        Args:
+            elapsed_s: how long the job ran, where there is no result that says so; None: nobody knows.
+        """
+        ...
+
     def runs(self, *, limit: int, before: str | None = None, plan_id: str | None = None) -> Sequence[RunRecord]: ...
     def open_runs(self) -> Sequence[RunRecord]:
         """Runs that are launching, running, or lost without a result."""
@@ -71,6 +91,17 @@ class Store(Protocol):
 
     def past_estimates(self, *, limit: int = 200) -> Sequence[PastEstimate]: ...
     def add_actual(self, past: PastEstimate, *, run_id: str) -> None: ...
+
+    def reservations(self) -> Sequence[Reservation]: ...
+    def reservation_of(self, run_id: str) -> Reservation | None: ...
+
+    def applied(self, kind: DocumentKind) -> AppliedState:
+        """What an approver applied last, and whether its row is in order."""
+        ...
+
+    def apply_document(self, document: AppliedDocument) -> None:
+        """Replace what was applied before; the signature must be a known key's."""
+        ...
 
     def keys(self) -> Sequence[ApproverKey]: ...
     def add_key(self, key: ApproverKey) -> None: ...

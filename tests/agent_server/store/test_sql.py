@@ -208,8 +208,10 @@ def test_every_change_leaves_a_link_in_the_audit_log(store: SqlStore, clock: Clo
         "requested",
         "plan_saved",
         "approved",
+        "reserved",
         "plan_saved",
         "approval_used",
+        "reservation_taken",
         "run_added",
         "plan_saved",
     ]

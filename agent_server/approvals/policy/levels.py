@@ -1,17 +1,10 @@
-"""Which decision a launch needs. The shipped default: every full launch needs A2, smoke runs are free."""
+"""Levels and stores: simulated ones stay among themselves."""
 
 from tools.domain.approval import AssuranceLevel
 from tools.domain.errors import Refused
 from tools.domain.ports import StoreMode
 
 SHIPPED = "shipped-1"
-
-
-def required_level(mode: StoreMode, *, policy_version: str = SHIPPED) -> AssuranceLevel:
-    """The least level at which a full launch may be approved; a policy that we do not know gets the strictest."""
-    if mode == "simulated":
-        return AssuranceLevel.SIMULATED
-    return AssuranceLevel.A2 if policy_version == SHIPPED else AssuranceLevel.A4
 
 
 def require_level_for_mode(level: AssuranceLevel, *, mode: StoreMode) -> None:

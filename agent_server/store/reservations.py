@@ -1,0 +1,104 @@
+"""Reservations in the budgets: made with the approval, taken by the run, settled with its end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from agent_server.approvals.policy.budgets import budget_refusals
+from agent_server.approvals.policy.check import Rules, settled
+from tools.domain.budget import Reservation
+from tools.domain.errors import Refused
+from tools.domain.run_state import RunRecord
+
+from . import integrity, tables
+from .ledger import Entry, Ledger
+from .rows import from_body, maybe_body
+
+_COLUMN = tables.reservations.c.reservation_id
+_SERVER = "server"
+
+
+def all_reservations(connection: Connection) -> list[Reservation]:
+    """Every one, in no order that matters."""
+    bodies = connection.execute(select(tables.reservations.c.body).order_by(_COLUMN)).scalars()
+    return [from_body(Reservation, body, what="a reservation") for body in bodies]
+
+
+def find_reservation(connection: Connection, reservation_id: str) -> Reservation | None:
+    body = maybe_body(connection, _COLUMN, reservation_id)
+    return None if body is None else from_body(Reservation, body, what=f"the reservation {reservation_id}")
+
+
+def reservation_of_run(connection: Connection, run_id: str) -> Reservation | None:
+    body = maybe_body(connection, tables.reservations.c.run_id, run_id)
+    return None if body is None else from_body(Reservation, body, what=f"the reservation of {run_id}")
+
+
+def reserve(
+    connection: Connection, ledger: Ledger, new: Reservation, *, rules: Rules, actor: str, now_s: float
+) -> None:
+    """Insert the reservation if every budget holds it. The caller has the write lock, so no other can come between.
+
+    Raises:
+        Refused: a budget does not hold it, or the records of the budgets were edited.
+    """
+    ledger.lock(connection)
+    others = all_reservations(connection)
+    reasons = budget_refusals(rules.policy, others, new, now_s=now_s) or _tampering(connection, others)
+    if reasons:
+        raise Refused(
+            f"plan {new.plan_id} may not be approved: {'; '.join(reasons)}",
+            next_step="wait for runs to end, make the plan smaller, or apply a policy with a larger budget",
+        )
+    ledger.add(
+        connection,
+        _COLUMN,
+        new,
+        Entry(actor, "reserved", _facts(new)),
+        reservation_id=new.reservation_id,
+        run_id=new.run_id,
+    )
+
+
+def take(connection: Connection, ledger: Ledger, held: Reservation, run: RunRecord, *, actor: str) -> None:
+    """From now on the reservation is this run's, and no longer expires."""
+    _change(connection, ledger, held.model_copy(update={"run_id": run.run_id}), actor=actor, event="reservation_taken")
+
+
+def settle(connection: Connection, ledger: Ledger, run: RunRecord, *, elapsed_s: float | None, now_s: float) -> None:
+    """Replace what was reserved for an ended run by what it used; doing it again changes nothing."""
+    held = reservation_of_run(connection, run.run_id) if run.ended else None
+    if held is None:
+        return
+    if run.result is not None:
+        done = settled(held, elapsed_s=run.result.elapsed_s, basis="measured by the supervisor", now_s=now_s)
+    elif held.settled and elapsed_s is None:
+        return
+    else:
+        basis = "nobody saw the run end" if elapsed_s is None else run.reason
+        done = settled(held, elapsed_s=elapsed_s, basis=basis, now_s=now_s)
+    if done.model_copy(update={"settled_at_s": held.settled_at_s}) != held:
+        _change(connection, ledger, done, actor=_SERVER, event="settled")
+
+
+def _change(connection: Connection, ledger: Ledger, new: Reservation, *, actor: str, event: str) -> None:
+    entry = Entry(actor, event, _facts(new))
+    ledger.change(connection, _COLUMN, new, entry, reservation_id=new.reservation_id, run_id=new.run_id)
+
+
+def _tampering(connection: Connection, found: Sequence[Reservation]) -> list[str]:
+    """Whether a reservation was edited or taken away since it was written."""
+    ids = {reservation.reservation_id for reservation in found}
+    prefix = integrity.record_subject("reservation", "")
+    logged = connection.execute(
+        select(tables.audit.c.subject).where(tables.audit.c.subject.startswith(prefix, autoescape=True)).distinct()
+    ).scalars()
+    gone = sorted(subject for subject in logged if subject.removeprefix(prefix) not in ids)
+    problems = [f"the record {subject} is in the audit log and gone from the database" for subject in gone]
+    return [*problems, *integrity.problems(connection, only=ids)]
+
+
+def _facts(reservation: Reservation) -> dict[str, Any]:
+    names = ("run_id", "cost", "currency", "device_hours", "actual_cost", "actual_device_hours", "basis")
+    return {name: value for name in names if (value := getattr(reservation, name)) not in (None, "")}
