@@ -1,5 +1,6 @@
 """Results of the tools that start and follow a run."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tools.domain.plan_state import PlanRecord
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from agent_server.procedure import ApprovalRequired, Started, Status
 
 
-def launched_or_missing(found: "Started | ApprovalRequired") -> Reply:
+def launched_or_missing(found: "Started | ApprovalRequired", *, joined: bool) -> Reply:
     from agent_server.procedure import ApprovalRequired  # deferred: whoever has such a value has loaded it
 
-    return approval_required(found) if isinstance(found, ApprovalRequired) else started(found)
+    if isinstance(found, ApprovalRequired):
+        return approval_required(found)
+    return started(replace(found, already=found.already or joined))
 
 
 def started(found: "Started", *, plan: PlanRecord | None = None) -> Reply:

@@ -200,8 +200,12 @@ class PlanTools(ToolSet):
         Without an approval it starts nothing and says what is missing; if anything changed since, it names that.
         """
         procedure = await self._procedure()
+        joined = f"launch_training {plan_id}" in self._pending  # by a call that came before this one
         return await self._bounded(
-            "launch_training", plan_id, lambda: procedure.launch(plan_id), run_results.launched_or_missing
+            "launch_training",
+            plan_id,
+            lambda: procedure.launch(plan_id),
+            lambda found: run_results.launched_or_missing(found, joined=joined),
         )
 
 

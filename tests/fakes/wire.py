@@ -105,7 +105,7 @@ class Wire:
     def data(self, name: str, *, timeout_s: float = 40.0, **arguments: Any) -> dict[str, Any]:
         """The structured content of a tool call that must not be refused."""
         result = self.tool(name, timeout_s=timeout_s, **arguments)
-        assert not result.get("isError"), result["content"][0]["text"]
+        assert not result.get("isError"), f"{result['content'][0]['text']}\n{b''.join(self.stderr[-60:]).decode()}"
         structured: dict[str, Any] = result["structuredContent"]
         return structured
 

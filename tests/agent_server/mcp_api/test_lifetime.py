@@ -144,7 +144,7 @@ def test_servers_that_start_for_clients_already_gone_end_at_once(tmp_path: Path)
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
     for process in servers:
         assert process.wait(30) == 0
