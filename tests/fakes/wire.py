@@ -65,8 +65,15 @@ class Wire:
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._read_errors, daemon=True).start()
         if not modern:
+            self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        try:
             self.call("initialize", HANDSHAKE)
             self.notify("notifications/initialized")
+        except BaseException:
+            self.kill()
+            raise
 
     def send(self, method: str, params: Mapping[str, Any] | None = None) -> int:
         """Send a request, do not wait; gives its id."""
