@@ -1,81 +1,106 @@
 """`forerun launch`: start a training script on several processes of this machine, by hand."""
 
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from .errors import ForerunError
-from .foreground import HandLaunch, describe, run
-from .launch_checks import DeviceChoice, check, whole_number
+from .config.choices import Choices, choose
+from .config.loader import load
+from .config.locations import find_file
+from .config.resolve import Resolved, from_command_line, from_environment, resolve
+from .env import current_environment
+from .errors import ConfigurationError, ForerunError
+from .foreground import HandLaunch, preview, run
+from .launch_checks import Checked, check
+from .launch_flags import LaunchCommand, misplaced, with_options
+from .launch_report import Mask, dry_run, explain, file_note
 
 LAUNCH_CONTEXT: dict[str, Any] = {"allow_interspersed_args": False}
 """Settings for typer's command(): whatever follows the script is the script's."""
 
 
-def launch(
-    script: Annotated[str, typer.Argument(help="Python script (with -m: module) that every process runs.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own, passed on untouched.")
-    ] = None,
-    num_processes: Annotated[
-        str,
-        typer.Option("--num-processes", "--num_processes", metavar="N", help="Default 1; with GPU options one a GPU."),
-    ] = "",
-    cpu: Annotated[bool, typer.Option("--cpu", help="Use no GPU.")] = False,
-    multi_gpu: Annotated[bool, typer.Option("--multi-gpu", "--multi_gpu", help="One process for each GPU.")] = False,
-    mixed_precision: Annotated[
-        str, typer.Option("--mixed-precision", "--mixed_precision", help="no, bf16 or fp16.")
-    ] = "",
-    main_process_port: Annotated[
-        str,
-        typer.Option(
-            "--main-process-port", "--main_process_port", metavar="PORT", help="A fixed port; 0 chooses a free one."
-        ),
-    ] = "0",
-    gpu_ids: Annotated[str, typer.Option("--gpu-ids", "--gpu_ids", help="GPUs to use, such as 0,2; or all.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", "--dry_run", help="Show the command, start nothing.")] = False,
-    log_dir: Annotated[Path, typer.Option("--log-dir", "--log_dir", help="Where the run directory is made.")] = Path(
-        "forerun-runs"
-    ),
-    module: Annotated[bool, typer.Option("-m", "--module", help="The script is a module's name.")] = False,
-    python: Annotated[str, typer.Option("--python", help="The interpreter that has torch; default: this one.")] = "",
-) -> None:
+def resolve_launch(texts: Mapping[str, str], environ: Mapping[str, str]) -> Resolved:
+    """Every option, from what was typed, the environment and the file that they name or that lies at home.
+
+    Raises:
+        ConfigurationError: something in one of them is wrong.
+    """
+    typed, variables = from_command_line(texts), from_environment(environ)
+    named = typed.values.get("config_file") or variables.values.get("config_file")
+    path = find_file(named.value if named else None, environ)
+    return resolve([typed, variables], load(path) if path is not None else None)
+
+
+def launch(script: str, arguments: tuple[str, ...], texts: Mapping[str, str], *, mask: Mask) -> None:
     """Start a training script on several processes of this machine and show their output.
+
+    A value on the command line wins over its variable FORERUN_NAME, that over the configuration file, that over the
+    default; --explain shows which it was. A flag may also be written --flag=true or --flag=false.
 
     The exit code is that of the process that failed first, 128 + number if a signal ended it, and 2 if nothing was
     started because a value is wrong.
     """
     try:
-        request = check(
-            HandLaunch(
-                python=python or sys.executable,
-                target=script,
-                arguments=tuple(arguments or ()),
-                num_processes=1,
-                is_module=module,
-                port=whole_number(main_process_port, "--main-process-port") or None,
-                log_dir=log_dir,
-            ),
-            num_processes=whole_number(num_processes, "--num-processes") if num_processes else None,
-            devices=DeviceChoice(cpu=cpu, multi_gpu=multi_gpu, gpu_ids=gpu_ids),
-            mixed_precision=mixed_precision,
-        )
-        if dry_run:
-            sys.stdout.write(describe(request) + "\n")
+        resolved = resolve_launch(texts, current_environment())
+        choices = choose(resolved)
+        if resolved.get("explain"):
+            explain(resolved, choices, mask=mask, stream=sys.stdout)
             code = 0
         else:
-            code = run(request)
+            code = _start_or_show(script, arguments, resolved, choices, mask)
     except ForerunError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {mask(str(error))}\n")
         code = 2
     raise typer.Exit(code)
 
 
-def add_launch(app: typer.Typer) -> None:
-    """Register `launch` with a command-line application."""
-    app.command("launch", context_settings=LAUNCH_CONTEXT)(launch)
+def _start_or_show(script: str, arguments: tuple[str, ...], resolved: Resolved, choices: Choices, mask: Mask) -> int:
+    checked = _check(script, arguments, resolved, choices)
+    if resolved.get("dry_run"):
+        for line in dry_run(resolved, choices, checked, preview(checked.launch), mask=mask):
+            sys.stdout.write(line + "\n")
+        return 0
+    if checked.refusals:
+        raise ConfigurationError("; ".join(checked.refusals), next_step="--dry-run shows the launch as a whole")
+    for note in filter(None, [file_note(resolved, choices), _misplaced_note(arguments)]):
+        sys.stderr.write(f"forerun: {mask(note)}\n")
+    return run(checked.launch)
+
+
+def _check(script: str, arguments: tuple[str, ...], resolved: Resolved, choices: Choices) -> Checked:
+    request = HandLaunch(
+        python=resolved.get("python") or sys.executable,
+        target=script,
+        arguments=arguments,
+        num_processes=1,
+        is_module=resolved.get("module"),
+        port=resolved.get("main_process_port") or None,
+        log_dir=Path(resolved.get("log_dir")),
+    )
+    gpu_ids = resolved.get("gpu_ids") if resolved["gpu_ids"].is_given else ""
+    return check(request, choices, gpu_ids=gpu_ids, num_threads=resolved.get("num_cpu_threads_per_process"))
+
+
+def _misplaced_note(arguments: tuple[str, ...]) -> str:
+    words = misplaced(arguments)
+    if not words:
+        return ""
+    return f"{', '.join(words)} after the script: the script gets it; options of launch stand before the script"
+
+
+def as_is(text: str) -> str:
+    """The mask of a caller who has none: control characters become visible."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def add_launch(app: typer.Typer, *, mask: Callable[[str], str] = as_is) -> None:
+    """Register `launch` with a command-line application; `mask` makes a text safe to show."""
+    command = with_options(partial(launch, mask=mask), document=launch.__doc__)
+    app.command("launch", cls=LaunchCommand, context_settings=LAUNCH_CONTEXT)(command)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import secrets
-import shlex
 import signal
 import time
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ class HandLaunch:
     port: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     log_dir: Path = Path("forerun-runs")
+    max_restarts: int = 0
 
 
 def render(launch: HandLaunch, layout: RunLayout, *, run_id: str) -> LaunchSpec:
@@ -61,11 +61,9 @@ def render(launch: HandLaunch, layout: RunLayout, *, run_id: str) -> LaunchSpec:
     )
 
 
-def describe(launch: HandLaunch) -> str:
-    """The command and the added environment, for a reader."""
-    spec = render(launch, RunLayout(launch.log_dir.absolute() / run_name(launch)), run_id="(made at launch)")
-    added = [f"{name}={shlex.quote(value)}" for name, value in sorted(spec.environment.items())]
-    return "\n".join([f"in {spec.working_directory}:", *added, shlex.join(spec.argv)])
+def preview(launch: HandLaunch) -> LaunchSpec:
+    """What `run` would start; the run directory is not made."""
+    return render(launch, RunLayout(launch.log_dir.absolute() / run_name(launch)), run_id="(made at launch)")
 
 
 def run(launch: HandLaunch) -> int:
@@ -85,6 +83,7 @@ def run(launch: HandLaunch) -> int:
         wall_time_s=_NO_WALL_LIMIT_S,
         disk_bytes=_NO_DISK_LIMIT_BYTES,
         without_plan=True,
+        max_restarts=launch.max_restarts,
     )
     write_model(layout.launch, order)
     claim_run(layout)
@@ -152,6 +151,7 @@ def _exit_code(result: RunResult) -> int:
         return 0
     if result.exit_code is not None:
         return result.exit_code
-    if result.state == "cancelled" and result.signals_sent:
-        return 128 + int(getattr(signal, result.signals_sent[0], signal.SIGTERM))
+    if result.state == "cancelled":
+        sent = next((name for name in result.signals_sent if name != "SIGUSR1"), "SIGTERM")
+        return 128 + int(getattr(signal, sent, signal.SIGTERM))
     return 1

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from .config.choices import Choices
 from .env import DEVICE, MIXED_PRECISION
 from .errors import ConfigurationError
 from .foreground import HandLaunch
 from .launchers import process
 
-_PRECISIONS = ("no", "bf16", "fp16")
-_MAX_PROCESSES = 4096
 _ACCELERATOR_SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _COUNT_DEVICES = "import torch; print(torch.cuda.device_count())"
 _FIND_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
@@ -30,37 +29,47 @@ class DeviceChoice:
     gpu_ids: str
 
 
-def check(launch: HandLaunch, *, num_processes: int | None, devices: DeviceChoice, mixed_precision: str) -> HandLaunch:
+@dataclass(frozen=True)
+class Checked:
+    """A launch that can be started, or shown: `refusals` are what would stop it on this machine."""
+
+    launch: HandLaunch
+    device: str
+    refusals: tuple[str, ...] = ()
+
+
+def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: int | None = None) -> Checked:
     """The launch with its number of processes and its environment settled.
 
+    Args:
+        gpu_ids: as given; empty if it was not.
+        num_threads: OMP_NUM_THREADS of each process; None leaves it as it is.
+
     Raises:
-        ConfigurationError: something in it cannot work.
+        ConfigurationError: it could run nowhere: no script, no torch, a port that is taken.
     """
     _require_target(launch)
-    if mixed_precision and mixed_precision not in _PRECISIONS:
-        raise ConfigurationError(f"--mixed-precision {mixed_precision!r}", allowed=", ".join(_PRECISIONS))
-    if num_processes is not None and not 1 <= num_processes <= _MAX_PROCESSES:
-        raise ConfigurationError(f"--num-processes {num_processes}", allowed=f"1 to {_MAX_PROCESSES}")
     if launch.port is not None:
         _require_free(launch.port)
     _require_torch(launch.python)
-    present = 0 if devices.cpu else _count_devices(launch.python)
-    count, environment = settle_devices(present, num_processes, devices)
-    if mixed_precision:
-        environment[MIXED_PRECISION] = mixed_precision
-    return replace(launch, num_processes=count, environment=environment)
-
-
-def whole_number(text: str, option: str) -> int:
-    """The number that was typed for an option.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(f"{option} {text!r}", allowed="a whole number") from None
+    refusals = list(choices.unavailable)
+    device, count = choices.device or "cpu", choices.num_processes or 1
+    environment: dict[str, str] = {}
+    if choices.device in ("", "cpu", "cuda"):
+        wanted = DeviceChoice(cpu=choices.device == "cpu", multi_gpu=choices.device == "cuda", gpu_ids=gpu_ids)
+        present = 0 if wanted.cpu else _count_devices(launch.python)
+        device = choices.device or ("cuda" if present else "cpu")
+        try:
+            count, environment = settle_devices(present, choices.num_processes, wanted)
+        except ConfigurationError as error:
+            refusals.append(str(error))
+    if choices.device:
+        environment[DEVICE] = choices.device
+    if choices.precision is not None:
+        environment[MIXED_PRECISION] = choices.precision
+    if num_threads is not None:
+        environment["OMP_NUM_THREADS"] = str(num_threads)
+    return Checked(replace(launch, num_processes=count, environment=environment), device, tuple(refusals))
 
 
 def _require_target(launch: HandLaunch) -> None:

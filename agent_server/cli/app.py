@@ -22,11 +22,16 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(no_args_is_help=True, help="Keys of the humans who may approve.")
 audit_app = typer.Typer(no_args_is_help=True, help="The audit log.")
+policy_app = typer.Typer(no_args_is_help=True, help="Which launches need which approval, and what they may cost.")
+prices_app = typer.Typer(no_args_is_help=True, help="The prices by which costs are estimated.")
 app.add_typer(keys_app, name="keys")
 app.add_typer(audit_app, name="audit")
+app.add_typer(policy_app, name="policy")
+app.add_typer(prices_app, name="prices")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="run id, run-...")]
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST_ID", help="request id, req-...")]
+YamlFile = Annotated[Path, typer.Argument(metavar="FILE", help="a YAML file")]
 KeyOption = Annotated[str, typer.Option("--key", help="which of your keys, by the start of its id")]
 
 
@@ -77,10 +82,11 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_int
 def launch(context: typer.Context) -> None:
     """Start a training script on several processes by hand, without plan or approval."""
     from runtime.cli import add_launch
+    from tools.text import shown
 
     launcher = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     launcher.callback()(lambda: None)  # so that `launch` stays a word of its own
-    add_launch(launcher)
+    add_launch(launcher, mask=shown)
     launcher(["launch", *context.args], prog_name="forerun")
 
 
@@ -188,6 +194,58 @@ def keys_remove(context: typer.Context, key: Annotated[str, typer.Argument(help=
     from . import keys as commands
 
     commands.remove_key(context.obj, key)
+
+
+@policy_app.command("check")
+def policy_check(context: typer.Context, file: YamlFile) -> None:
+    """Say everything that is wrong with a policy file, or what it would change."""
+    from .documents import check_document
+
+    check_document(context.obj, "policy", file)
+
+
+@policy_app.command("apply")
+def policy_apply(context: typer.Context, file: YamlFile, key: KeyOption = "") -> None:
+    """Sign a policy, so that it counts. Needs a terminal, and your passphrase."""
+    from .documents import apply_document
+
+    apply_document(context.obj, "policy", file, key_prefix=key)
+
+
+@policy_app.command("explain")
+def policy_explain(
+    context: typer.Context, plan_id: Annotated[str, typer.Argument(metavar="[PLAN_ID]", help="a plan, plan-...")] = ""
+) -> None:
+    """Show the policy that counts, or why a plan needs which level."""
+    from .policy import explain
+
+    explain(context.obj, plan_id)
+
+
+@prices_app.command("check")
+def prices_check(context: typer.Context, file: YamlFile) -> None:
+    """Say everything that is wrong with a price file, or what it would change."""
+    from .documents import check_document
+
+    check_document(context.obj, "prices", file)
+
+
+@prices_app.command("apply")
+def prices_apply(context: typer.Context, file: YamlFile, key: KeyOption = "") -> None:
+    """Sign a price list, so that it counts. Needs a terminal, and your passphrase."""
+    from .documents import apply_document
+
+    apply_document(context.obj, "prices", file, key_prefix=key)
+
+
+@prices_app.command("show")
+def prices_show(
+    context: typer.Context, file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="a YAML file")] = None
+) -> None:
+    """Show the prices that count, or those of a file."""
+    from .policy import show_prices
+
+    show_prices(context.obj, file)
 
 
 @audit_app.command("verify")

@@ -24,6 +24,14 @@ class LaunchSpec(Frozen):
     working_directory: str
 
 
+class OutsideModule(Frozen):
+    """A module that came from neither the snapshot nor the installed packages; an empty digest: gone at the end."""
+
+    name: str
+    path: str = Field(description="absolute, links resolved")
+    sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
+
+
 class LaunchOrder(Frozen):
     """Everything the supervisor needs beside plan.json."""
 
@@ -35,9 +43,16 @@ class LaunchOrder(Frozen):
     grace_s: float = Field(default=10.0, ge=0, description="between SIGTERM and SIGKILL")
     disk_bytes: int = Field(gt=0)
     lease: Lease | None = None
+    outside_modules: tuple[OutsideModule, ...] | None = Field(
+        default=None, description="what the smoke run loaded from outside, compared again; None: not recorded"
+    )
+    secret_key: str = Field(default="", description="file of the key under which the plan's secret values are hashed")
     without_plan: bool = Field(
         default=False,
         description="`forerun launch` by hand: no plan.json, the prologue compares nothing, the caller's environment",
+    )
+    max_restarts: int = Field(
+        default=0, ge=0, le=100, description="how often a job that failed is started again, within the same wall time"
     )
 
 
@@ -93,3 +108,4 @@ class RunResult(Frozen):
     failures: tuple[RankFailure, ...] = ()
     signals_sent: tuple[str, ...] = ()
     survivors: tuple[int, ...] = Field(default=(), description="pids that could not be ended; empty is the promise")
+    attempts: int = Field(default=1, ge=1, description="starts of the job; state and failures are the last one's")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from .digest import digest_model
+from .digest import digest_json
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -122,6 +122,9 @@ class TrainingPlan(Frozen):
     argv: tuple[str, ...] = Field(description="arguments of the script in the full run; {run_dir} expands")
     environment: dict[str, str] = Field(description="the job's whole environment, less what the launcher sets")
     inherited: tuple[str, ...] = Field(default=(), description="secret variables passed by name, values never stored")
+    inherited_hashes: dict[str, str] = Field(
+        default_factory=dict, description="variable of `inherited` -> keyed hash of its value (runtime.secret_values)"
+    )
     code: CodeSnapshot
     data: tuple[DataFile, ...]
     interpreter: Interpreter
@@ -135,4 +138,5 @@ class TrainingPlan(Frozen):
     @property
     def digest(self) -> str:
         """plan_digest: SHA-256 over RFC 8785 JSON of the whole plan."""
-        return digest_model(self)
+        later = {"inherited_hashes"} if not self.inherited_hashes else None  # older plans keep their digest
+        return digest_json(self.model_dump(mode="json", exclude=later))
