@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.config.order import RunResult
-from runtime.errors import ForerunError
+from runtime.errors import ForerunError, RecordError
 from runtime.launchers.base import Launcher
 from runtime.launchers.process import kill_marked
 from runtime.layout import RunLayout
 from runtime.records import append_event, read_events
-from runtime.run_files import is_lost, leave_tombstone, read_claim, read_result
+from runtime.run_files import is_lost, leave_tombstone, read_claim, read_heartbeat, read_result
 from tools.domain.errors import Conflict
 from tools.domain.plan_state import PlanRecord, PlanState, require_transition
 from tools.domain.ports import PastEstimate, Store
@@ -154,8 +154,9 @@ class Reconciler:
 
     def _never_started(self, run: RunRecord, layout: RunLayout) -> RunRecord:
         if layout.cancel.exists():
-            return self._save(run, RunState.CANCELLED, reason="cancelled before any process started")
-        return self._save(run, RunState.FAILED, reason="no supervisor took the run; no process of it was started")
+            return self._save(run, RunState.CANCELLED, reason="cancelled before any process started", elapsed_s=0.0)
+        reason = "no supervisor took the run; no process of it was started"
+        return self._save(run, RunState.FAILED, reason=reason, elapsed_s=0.0)
 
     def _lost(self, run: RunRecord, layout: RunLayout) -> RunRecord:
         survivors = kill_marked(run.run_id, deadline_s=_KILL_DEADLINE_S)
@@ -165,7 +166,7 @@ class Reconciler:
         reason = "the supervisor is gone without a result (killed, or the machine restarted)"
         if survivors:
             reason += f"; processes that could not be ended: {', '.join(map(str, survivors))}"
-        return self._save(run, RunState.LOST, reason=reason)
+        return self._save(run, RunState.LOST, reason=reason, elapsed_s=_last_seen_s(layout))
 
     # -- the store -------------------------------------------------------------------------------------------------
 
@@ -175,13 +176,14 @@ class Reconciler:
             raise Conflict(f"run {run.run_id} belongs to plan {run.plan_id}, which has no settled inputs")
         return plan.layout.launcher
 
-    def _save(self, run: RunRecord, state: RunState, *, reason: str) -> RunRecord:
+    def _save(self, run: RunRecord, state: RunState, *, reason: str, elapsed_s: float | None = None) -> RunRecord:
         require_run_transition(run, state)
-        return self._store_run(run.model_copy(update={"state": state, "reason": reason}), expect=run.state)
+        saved = run.model_copy(update={"state": state, "reason": reason})
+        return self._store_run(saved, expect=run.state, elapsed_s=elapsed_s)
 
-    def _store_run(self, run: RunRecord, *, expect: RunState) -> RunRecord:
+    def _store_run(self, run: RunRecord, *, expect: RunState, elapsed_s: float | None = None) -> RunRecord:
         try:
-            self._store.save_run(run, expect=expect)
+            self._store.save_run(run, expect=expect, elapsed_s=elapsed_s)
         except Conflict:
             return self._store.run(run.run_id)  # another pass saw the same files first
         return run
@@ -192,3 +194,12 @@ class Reconciler:
         except Conflict:
             return self._store.plan(record.plan_id)
         return record
+
+
+def _last_seen_s(layout: RunLayout) -> float | None:
+    """How long the job ran until its last heartbeat; None if there was none."""
+    try:
+        heartbeat = read_heartbeat(layout)
+    except RecordError:
+        return None
+    return heartbeat.elapsed_s if heartbeat else None

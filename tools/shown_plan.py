@@ -46,6 +46,7 @@ def shown_lines(
     yield from _list("Findings about the inputs", warnings, empty="none")
     yield from _smoke_lines(record.smoke, request)
     yield from _estimate_lines(request.estimate)
+    yield from _policy_lines(request)
     yield ""
     yield "Covered: code, declared data, arguments, environment, interpreter and its packages by name and version,"
     yield "  process layout, seed, evaluation and ceilings: a change of one byte makes this approval void."
@@ -53,7 +54,6 @@ def shown_lines(
     yield "  which of several equal devices it gets, anything that the script fetches over the network."
     if plan is not None and any(file.mode == "sampled" for file in plan.data):
         yield "  Nor every byte of the data files that are marked as sampled."
-    yield f"Policy: {visible(request.policy_version)}"
     yield f"Plan digest:    {request.plan_digest}"
     yield f"Request digest: {request.digest} (short: {short_digest(request)})"
 
@@ -113,6 +113,19 @@ def _estimate_lines(estimate: CostEstimate) -> Iterator[str]:
     yield f"Device hours: {UNKNOWN if hours is None else f'{hours:.3f}'}"
     yield f"Method: {visible(estimate.method)}; past accuracy: {visible(estimate.past_accuracy)}"
     yield from _list("Unknown in this estimate", estimate.unknowns, empty="nothing")
+
+
+def _policy_lines(request: ApprovalRequest) -> Iterator[str]:
+    yield f"Policy: {visible(request.policy_version)}"
+    found = request.assessment
+    if found is None:
+        yield "Level needed: not assessed when this was asked; it is assessed at the approval"
+        return
+    for note in found.notes:
+        yield f"WARNING: {visible(note)}"
+    cost = UNKNOWN if found.most_cost is None else f"{found.most_cost} {visible(found.currency)}"
+    yield f"At most: {cost}, {found.most_device_hours} device hours"
+    yield from _list(f"Level needed: {found.level.value if found.level else 'none'}, because", found.why, empty="-")
 
 
 def _list(title: str, items: Sequence[str], *, empty: str) -> Iterator[str]:

@@ -1,36 +1,29 @@
 """`forerun approvals`, `approve` and `refuse`: a human reads, types what was read, and signs."""
 
 import time
-from pathlib import Path
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from agent_server.approvals.decide import Verdict, decide, record_shown
-from agent_server.approvals.keys import load_private_key, usable_keys
+from agent_server.approvals.policy.budgets import budget_lines
+from agent_server.approvals.policy.check import reservation, rules_of
 from agent_server.settings import Settings
 from runtime.config.order import LaunchSpec
 from runtime.errors import ForerunError
 from runtime.launchers.registry import get_launcher
 from runtime.layout import RunLayout
 from tools.domain.approval import ApprovalRequest, ApproverKey, AssuranceLevel
-from tools.domain.errors import InvalidInput, NotFound, Refused, WrongStep
+from tools.domain.errors import Refused, WrongStep
 from tools.domain.ids import require_id
 from tools.domain.plan_state import PlanRecord, PlanState
 from tools.domain.ports import Store
 from tools.plan_difference import differences
 from tools.request_approval import missing_evidence, request_refusals, shown_text
 from tools.shown_plan import SHORT_DIGEST_CHARACTERS, cost_words, short_digest
+from tools.text import visible
 
+from .approver import LEVEL_WORDS, choose_key, unlock
 from .opening import opened_store
 from .output import ago, say, table
 from .terminal import Terminal
-
-LEVEL_WORDS = {
-    AssuranceLevel.SIMULATED: "SIMULATED: a rehearsal in a state directory of its own; it counts nowhere else",
-    AssuranceLevel.A2: "A2: a terminal and a passphrase on this account; not tamper-proof against this account",
-    AssuranceLevel.A3: "A3: a passkey, or an account of its own",
-    AssuranceLevel.A4: "A4: an authenticated human who did not ask for it",
-}
 
 
 def list_requests(settings: Settings, *, limit: int = 50) -> None:
@@ -59,10 +52,10 @@ def approve(settings: Settings, request_id: str, *, key_prefix: str) -> None:
     with opened_store(settings) as store:
         terminal = Terminal(store.mode)
         request, record = _open_request(store, request_id)
-        key = _choose_key(store, settings.keys_dir, key_prefix)
+        key = choose_key(store, settings.keys_dir, key_prefix)
         shown = _show(terminal, store, settings, request, record, key)
         accepted = _have_it_typed(terminal, request, record)
-        private_key = _unlock(terminal, settings.keys_dir, key)
+        private_key = unlock(terminal, settings.keys_dir, key)
         verdict = Verdict("approve", shown, "terminal", accepted_not_shown=accepted)
         decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
     left = ago(request.expires_at_s - time.time())
@@ -83,11 +76,11 @@ def refuse(settings: Settings, request_id: str, *, key_prefix: str) -> None:
     with opened_store(settings) as store:
         terminal = Terminal(store.mode)
         request, record = _requested(store, request_id)
-        key = _choose_key(store, settings.keys_dir, key_prefix)
+        key = choose_key(store, settings.keys_dir, key_prefix)
         shown = _show(terminal, store, settings, request, record, key)
         while not (note := terminal.ask("Reason for refusing: ")):
             terminal.wrong_answer("the agent and the report need a reason")
-        private_key = _unlock(terminal, settings.keys_dir, key)
+        private_key = unlock(terminal, settings.keys_dir, key)
         verdict = Verdict("refuse", shown, "terminal", note=note)
         decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
     terminal.say(f"{request_id} is refused by {key.approver}; plan {request.plan_id} will not launch.", style="bold")
@@ -114,20 +107,6 @@ def _open_request(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanR
     return request, record
 
 
-def _choose_key(store: Store, keys_dir: Path, prefix: str) -> ApproverKey:
-    keys = [key for key in usable_keys(store, keys_dir) if key.key_id.startswith(prefix)]
-    if len(keys) == 1:
-        return keys[0]
-    if keys:
-        names = ", ".join(f"{key.key_id[:8]} ({key.approver})" for key in keys)
-        raise InvalidInput(f"{len(keys)} keys fit", allowed=names, next_step="name one with --key")
-    if prefix:
-        raise NotFound(f"no usable key begins with {prefix!r}", next_step="`forerun keys list` shows the keys")
-    raise Refused(
-        f"no enrolled key lies in {keys_dir}, so nobody can approve here", next_step="`forerun keys enroll --name NAME`"
-    )
-
-
 def _show(
     terminal: Terminal,
     store: Store,
@@ -140,6 +119,7 @@ def _show(
     text = f"Level: {LEVEL_WORDS[key.level]}\nApprover: {key.approver} ({key.key_id[:8]})\n" + shown_text(
         record, request, spec=_command(settings, record), differences=changes
     )
+    text += "".join(f"Budget of {visible(line)}\n" for line in _budgets(store, request, record))
     record_shown(store, request.request_id, approver=key.approver, text=text, channel="terminal")
     style = "bold magenta" if key.level is AssuranceLevel.SIMULATED else "bold yellow"
     terminal.say(f"*** {LEVEL_WORDS[key.level]} ***", style=style)
@@ -158,12 +138,12 @@ def _have_it_typed(terminal: Terminal, request: ApprovalRequest, record: PlanRec
     return missing
 
 
-def _unlock(terminal: Terminal, keys_dir: Path, key: ApproverKey) -> Ed25519PrivateKey:
-    while True:
-        try:
-            return load_private_key(keys_dir, key, passphrase=terminal.ask_secret("Passphrase: "))
-        except InvalidInput as error:
-            terminal.wrong_answer(error.what)
+def _budgets(store: Store, request: ApprovalRequest, record: PlanRecord) -> list[str]:
+    """How full the budgets are, and what this launch adds."""
+    now_s = max(time.time(), store.latest_time_s())
+    rules = rules_of(store, now_s=now_s)
+    new = reservation(record, rules, reservation_id=request.request_id, now_s=now_s, expires_at_s=request.expires_at_s)
+    return budget_lines(rules.policy, store.reservations(), new, now_s=now_s)
 
 
 def _changes(store: Store, record: PlanRecord) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """`forerun audit verify`: does the database still say what happened?"""
 
+from agent_server.approvals.policy.in_force import document_problems
 from agent_server.settings import Settings
+from tools.domain.applied import KINDS
 from tools.domain.ports import Store
 from tools.request_approval import signature_problems
 
@@ -32,4 +34,9 @@ def _signatures(store: Store) -> list[str]:
             found += [f"decision on {request.request_id}: {p}" for p in signature_problems(approval, key)]
             if approval.decision.request_digest != request.digest:
                 found.append(f"decision on {request.request_id}: the request was edited since")
+    for kind in KINDS:
+        document = store.applied(kind).document
+        if document is not None:
+            key = keys.get(document.statement.key_id)
+            found += [f"applied {kind}: {p}" for p in document_problems(document, key, kind=kind)]
     return found

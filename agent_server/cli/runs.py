@@ -7,6 +7,7 @@ from pathlib import Path
 from agent_server.container import Container, build
 from agent_server.procedure import Status
 from agent_server.procedure.report_key import load_report_key
+from agent_server.procedure.spending import elapsed, spent_on, totals
 from agent_server.settings import Settings
 from runtime.layout import RunLayout
 from tools.domain.errors import NotFound, Refused
@@ -32,12 +33,26 @@ def list_runs(settings: Settings, *, limit: int) -> None:
     container = _container(settings)
     container.reconciler.reconcile_all()
     now_s = time.time()
+    runs = container.store.runs(limit=limit)
+    spent = spent_on(container.store, runs, now_s=max(now_s, container.store.latest_time_s()))
     rows = [
-        (r.run_id, r.kind, r.state.value, r.plan_id, f"{ago(now_s - r.created_at_s)} ago", _elapsed(r), r.reason)
-        for r in container.store.runs(limit=limit)
+        (
+            r.run_id,
+            r.kind,
+            r.state.value,
+            r.plan_id,
+            f"{ago(now_s - r.created_at_s)} ago",
+            _elapsed(r),
+            spent[r.run_id].words(),
+            "; ".join(words for words in (r.reason, spent[r.run_id].note) if words),
+        )
+        for r in runs
     ]
-    columns = ("run", "kind", "state", "plan", "created", "took", "reason")
+    columns = ("run", "kind", "state", "plan", "created", "took", "spent", "reason")
     table("Runs", columns, rows, empty="There are no runs yet.")
+    if runs:
+        executed = sum(elapsed(r) is not None for r in runs)
+        say(f"{len(runs)} runs, {executed} of them executed. Spent: {totals(list(spent.values()))}")
 
 
 def print_logs(settings: Settings, run_id: str, *, rank: int, stream: Stream, pattern: str, follow: bool) -> None:

@@ -167,6 +167,12 @@ def asked(found: "Asked", *, plan: PlanRecord) -> Reply:
     request = found.request
     again = " (asked before; the request is still open)" if found.repeated else ""
     expires = utc(request.expires_at_s)
+    assessed = request.assessment
+    needs: dict[str, Any] = {}
+    if assessed is not None:
+        needs = {"needs": assessed.level.value if assessed.level else "none", "why": list(assessed.why[:MOST])}
+        if assessed.notes:
+            needs["not_counted"] = list(assessed.notes[:MOST])
     return Reply(
         f"A human must decide {request.request_id}{again}, until {expires}. "
         f"Show them this command verbatim: {found.command}",
@@ -179,7 +185,8 @@ def asked(found: "Asked", *, plan: PlanRecord) -> Reply:
             "command": found.command,
             "wait_command": found.wait_command,
             "expires": expires,
-        },
+        }
+        | needs,
     )
 
 

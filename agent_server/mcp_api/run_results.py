@@ -221,7 +221,8 @@ def _smoke_text(smoke: SmokeResult) -> str:
 
 
 def _progress(progress: RunProgress) -> dict[str, Any]:
-    return {
+    spent = {} if progress.spent_cost is None else {"spent": f"{progress.spent_cost:.2f} {progress.currency}"}
+    return spent | {
         "kind": progress.kind,
         "state": progress.state,
         "reason": progress.reason,

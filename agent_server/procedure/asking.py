@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agent_server.approvals.policy import SHIPPED
+from agent_server.approvals.policy.in_force import PricesInForce, prices_in_force
 from agent_server.approvals.request import approve_command
 from tools.domain.approval import ApprovalRequest
 from tools.domain.errors import Conflict, WrongStep
@@ -12,6 +12,7 @@ from tools.domain.run_state import RunRecord
 from tools.estimate_cost import estimate_cost
 from tools.request_approval import build_request
 
+from .ruling import assessment, estimate_is_current, rules
 from .workplace import Workplace, layout_of, require_plan
 
 
@@ -33,20 +34,25 @@ def estimate(place: Workplace, plan_id: str) -> CostEstimate:
     """
     record = place.plan(plan_id)
     require_plan(record, "the estimate")
-    if record.state in _AFTER_ESTIMATE and record.estimate is not None:
+    prices = prices_in_force(place.store, now_s=place.now_s())
+    if record.state in _AFTER_ESTIMATE and record.estimate is not None and not _to_be_renewed(record, prices):
         return record.estimate  # what was shown to a human stays what it was
     if record.plan is None or record.plan_digest is None or record.smoke is None or record.state is PlanState.VALID:
         raise _smoke_first(place, record)
-    require_transition(record, PlanState.ESTIMATED)
+    renewed = record.state in _CLOSED
+    if not renewed:
+        require_transition(record, PlanState.ESTIMATED)
     found = estimate_cost(
         record.plan,
         plan_digest=record.plan_digest,
         smoke=record.smoke,
         layout=layout_of(place.store.run(record.smoke.run_id)),
         past=place.store.past_estimates(),
-        prices=None,
+        prices=prices.prices,
     )
-    estimated = record.model_copy(update={"state": PlanState.ESTIMATED, "estimate": found})
+    found = found.model_copy(update={"unknowns": (*found.unknowns, *(f"cost: {note}" for note in prices.notes))})
+    state = record.state if renewed else PlanState.ESTIMATED
+    estimated = record.model_copy(update={"state": state, "estimate": found})
     place.store.save_plan(estimated, expect=record.state)
     return found
 
@@ -65,7 +71,16 @@ def request_approval(place: Workplace, plan_id: str, reason: str) -> Asked:
     if record.state is PlanState.VALID:
         raise _smoke_first(place, record)
     require_transition(record, PlanState.REQUESTED)
-    request = build_request(record, reason=reason, policy_version=SHIPPED, now_s=place.now_s())
+    now = rules(place)
+    _require_current_estimate(record, now.prices)
+    request = build_request(
+        record,
+        reason=reason,
+        policy_version=now.policy.version,
+        now_s=place.now_s(),
+        ttl_s=min(policy.requests.expire_after_s for policy in (now.policy.policy, now.policy.floor) if policy),
+        assessment=assessment(record, now, survey=place.survey),
+    )
     try:
         place.store.add_request(request, plan=record.model_copy(update={"state": PlanState.REQUESTED}))
     except Conflict:
@@ -79,6 +94,27 @@ def request_approval(place: Workplace, plan_id: str, reason: str) -> Asked:
 _AFTER_ESTIMATE = frozenset(
     {PlanState.REQUESTED, PlanState.APPROVED, PlanState.REFUSED, PlanState.EXPIRED, PlanState.LAUNCHED}
 )
+
+
+_CLOSED = frozenset({PlanState.REFUSED, PlanState.EXPIRED})
+
+
+def _to_be_renewed(record: PlanRecord, prices: PricesInForce) -> bool:
+    """No request is open, and the prices are others than those of the estimate."""
+    if record.state not in _CLOSED or record.plan is None or record.estimate is None:
+        return False
+    return not estimate_is_current(record.estimate, record.plan.layout, prices.prices)
+
+
+def _require_current_estimate(record: PlanRecord, prices: PricesInForce) -> None:
+    if record.plan is None or record.estimate is None:
+        return
+    if not estimate_is_current(record.estimate, record.plan.layout, prices.prices):
+        raise WrongStep(
+            f"the estimate of plan {record.plan_id} was made under other prices than those that count now "
+            f"({prices.version or 'none'})",
+            next_step=f"estimate_cost(plan_id={record.plan_id}), then request_approval",
+        )
 
 
 def _asked(place: Workplace, request: ApprovalRequest, *, repeated: bool) -> Asked:

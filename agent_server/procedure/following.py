@@ -14,6 +14,7 @@ from tools.domain.run_state import RunRecord
 from tools.monitor_run import progress
 from tools.read_logs import Stream, read_logs
 
+from .spending import spent_on
 from .workplace import Workplace, layout_of
 
 _CANCEL_WAIT_S = 22.0
@@ -63,8 +64,12 @@ def look(place: Workplace, id_: str) -> Status:
 
 
 def run_progress(place: Workplace, run: RunRecord) -> RunProgress:
-    """Step, loss, times of a run."""
-    return progress(plan_of(place, run), run, layout_of(run), now_s=place.clock())
+    """Step, loss, times of a run, and what it has cost."""
+    found = progress(plan_of(place, run), run, layout_of(run), now_s=place.clock())
+    spent = spent_on(place.store, [run], now_s=place.now_s())[run.run_id]
+    if spent.cost is None:
+        return found
+    return found.model_copy(update={"spent_cost": float(spent.cost), "currency": spent.currency})
 
 
 def plan_of(place: Workplace, run: RunRecord) -> TrainingPlan:

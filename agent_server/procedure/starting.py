@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_server.approvals.policy.check import check_request, rules_of
+from agent_server.approvals.policy.budgets import free_launches
+from agent_server.approvals.policy.check import Rules, check_request
+from agent_server.approvals.policy.model import LEVELS
 from runtime.config.order import Lease, RunKind
 from runtime.errors import ForerunError, LaunchError
 from runtime.launchers.process import start_ticks
 from runtime.run_files import leave_tombstone, read_claim
 from runtime.snapshot import origin_drift
+from tools.domain.approval import Approval
 from tools.domain.errors import Refused, WrongStep
 from tools.domain.ids import new_id
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState, require_transition
@@ -21,6 +24,7 @@ from tools.launch_training import discard_run, prepare_run, write_environment
 from tools.plan_difference import differences
 from tools.request_approval import launch_refusals
 
+from .ruling import assessment, require_small_smoke_run, rules
 from .workplace import Workplace, layout_of, require_plan
 
 _CLAIM_POLL_S = 0.05
@@ -57,6 +61,8 @@ def smoke_test(place: Workplace, plan_id: str) -> Started:
     if earlier and (not earlier.ended or record.state is not PlanState.VALID):
         return Started(earlier, already=True)
     require_transition(record, PlanState.SMOKED)
+    if record.plan is not None:
+        require_small_smoke_run(record.plan, rules(place))
     run = _prepare(place, record, "smoke", lease=_own_lease())
     kept = place.store.add_run(run)
     return _start(place, run, kept)
@@ -76,6 +82,10 @@ def launch_training(place: Workplace, plan_id: str) -> Started | ApprovalRequire
     approval = place.store.approval(request.request_id) if request else None
     if approval and approval.used_by:
         return Started(place.run(approval.used_by), already=True)
+    if record.state is PlanState.LAUNCHED and (earlier := place.run_of(plan_id, "full")):
+        return Started(earlier, already=True)  # it was in the free tier
+    if record.state is PlanState.ESTIMATED and (free := _launch_free(place, record)):
+        return free
     if record.state in _NEEDS_APPROVAL:
         missing = [
             f"no human has approved plan {plan_id}: it is {record.state.value}",
@@ -90,11 +100,13 @@ def launch_training(place: Workplace, plan_id: str) -> Started | ApprovalRequire
     drift = origin_drift(record.plan)
     enrolled = place.store.keys()
     key = next((k for k in enrolled if k.key_id == approval.decision.key_id), None)
-    checked = check_request(record, request, rules_of(place.store, now_s=place.now_s()))
+    now = rules(place)
+    checked = check_request(record, request, now)
     refusals = [
         *drift,
         *launch_refusals(record, request, approval, key, now_s=place.now_s(), required=checked.required),
         *checked.reasons,
+        *_devices_since(place, record, now, approval),
     ]
     if refusals:
         raise Refused(
@@ -111,6 +123,34 @@ def launch_training(place: Workplace, plan_id: str) -> Started | ApprovalRequire
         discard_run(layout_of(run))
         raise
     return _start(place, run, kept)
+
+
+def _launch_free(place: Workplace, record: PlanRecord) -> Started | None:
+    """The run without an approval, if the applied policy's free tier covers the plan as it is now."""
+    now = rules(place)
+    if now.policy.policy.free_tier is None or record.plan is None:
+        return None
+    today = free_launches(place.store.reservations(), now_s=place.now_s())
+    found = assessment(record, now, survey=place.survey, free_today=today)
+    if found.level is not None or origin_drift(record.plan):
+        return None
+    run = _prepare(place, record, "full", lease=None)
+    try:
+        kept = place.store.launch_free(run, assessment=found)
+    except ForerunError:
+        discard_run(layout_of(run))
+        raise
+    return _start(place, run, kept)
+
+
+def _devices_since(place: Workplace, record: PlanRecord, now: Rules, approval: Approval) -> list[str]:
+    """Why the devices, as others use them by now, need a higher level than the decision has."""
+    if now.mode == "simulated" or record.plan is None:
+        return []
+    found = assessment(record, now, survey=place.survey)
+    if found.level is None or LEVELS.index(found.level) <= LEVELS.index(approval.decision.level):
+        return []
+    return [f"as the devices are used now it needs {found.level.value}: {found.device_words}"]
 
 
 def _prepare(

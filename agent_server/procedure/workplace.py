@@ -1,12 +1,13 @@
 """What every step of the procedure works with, and the records as they are now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent_server.reconciler import Reconciler
 from agent_server.settings import Settings
 from runtime.config.order import RunKind
+from runtime.config.plan import TrainingPlan
 from runtime.launchers.base import Launcher
 from runtime.layout import RunLayout
 from tools.domain.errors import WrongStep
@@ -14,7 +15,14 @@ from tools.domain.ids import require_id
 from tools.domain.paths import AllowedRoots
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord
 from tools.domain.ports import Store
+from tools.domain.reports import Device
 from tools.domain.run_state import RunRecord
+from tools.machine import machine_limits, survey_devices
+
+
+def see_devices(plan: TrainingPlan) -> Sequence[Device]:
+    """What the driver tells of every device; none on a machine without one."""
+    return survey_devices(plan.environment, machine_limits()).devices
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class Workplace:
 
     Attributes:
         claim_wait_s: how long a launch waits for a supervisor to take the run before it answers anyway.
+        survey: the devices as they are used now, in the plan's environment.
     """
 
     store: Store
@@ -32,6 +41,7 @@ class Workplace:
     reconciler: Reconciler
     launchers: Callable[[str], Launcher]
     claim_wait_s: float = 8.0
+    survey: Callable[[TrainingPlan], Sequence[Device]] = see_devices
 
     def now_s(self) -> float:
         """Never earlier than the audit log's last entry: a clock set back revives nothing."""

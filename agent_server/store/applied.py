@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, select
 
-from agent_server.approvals.policy.in_force import signature_problems
+from agent_server.approvals.policy.in_force import document_problems, key_problems
 from tools.domain.applied import AppliedDocument, AppliedState, DocumentKind
 from tools.domain.approval import AuditRecord
 from tools.domain.errors import Refused, StoreUnavailable
@@ -43,7 +43,7 @@ def apply_document(connection: Connection, ledger: Ledger, document: AppliedDocu
     """
     statement = document.statement
     key = find_key(connection, statement.key_id)
-    problems = signature_problems(document, key, kind=statement.kind)
+    problems = [*document_problems(document, key, kind=statement.kind), *key_problems(key)]
     if problems:
         raise Refused(f"the {statement.kind} cannot be applied: {'; '.join(problems)}", next_step="apply it again")
     entry = Entry(

@@ -2,7 +2,8 @@
 
 from sqlalchemy import Connection
 
-from agent_server.approvals.policy.assess import assess, utc_day
+from agent_server.approvals.policy.assess import assess
+from agent_server.approvals.policy.budgets import free_launches
 from agent_server.approvals.policy.check import Rules, check_request, facts_of, reservation
 from agent_server.approvals.policy.device_use import DeviceUse
 from agent_server.approvals.policy.in_force import judge_policy, judge_prices
@@ -79,8 +80,3 @@ def require_free(
         raise Refused(f"plan {record.plan_id} may not launch freely: {'; '.join(reasons)}", next_step=_ASK_AGAIN)
     held = reservation(record, rules, reservation_id=run.run_id, now_s=now_s, expires_at_s=now_s, run_id=run.run_id)
     return record, held, rules
-
-
-def free_launches(reservations: list[Reservation], *, now_s: float) -> int:
-    """How many launches of this UTC day no human approved."""
-    return sum(r.free and utc_day(r.reserved_at_s) == utc_day(now_s) for r in reservations)

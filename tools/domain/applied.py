@@ -8,6 +8,7 @@ from runtime.config.plan import Frozen
 from .approval import ApproverKey, AssuranceLevel
 
 DocumentKind = Literal["policy", "prices"]
+KINDS: tuple[DocumentKind, ...] = ("policy", "prices")
 
 
 class AppliedStatement(Frozen):

@@ -145,6 +145,8 @@ class RunProgress(Frozen):
     elapsed_s: float | None = None
     remaining_s: float | None = None
     spent_device_hours: float | None = None
+    spent_cost: float | None = Field(default=None, description="None: no price is known")
+    currency: str = ""
     alerts: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
 

@@ -122,3 +122,8 @@ def _same_scope(other: Reservation, new: Reservation, scope: Scope) -> bool:
 
 def _too_old(other: Reservation, budget: Budget, *, now_s: float) -> bool:
     return budget.over_days is not None and other.reserved_at_s <= now_s - budget.over_days * _DAY_S
+
+
+def free_launches(reservations: Sequence[Reservation], *, now_s: float) -> int:
+    """How many launches of this UTC day no human approved."""
+    return sum(held.free and utc_day(held.reserved_at_s) == utc_day(now_s) for held in reservations)

@@ -1,21 +1,23 @@
 """Policy and price files as they are read at the door: the checked model, or every finding."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from pydantic import field_validator
 
 from runtime.launchers.registry import launcher_names
 from tools.domain.applied import DocumentKind
 from tools.domain.approval import AssuranceLevel
 from tools.domain.errors import InvalidInput
-from tools.evidence.prices import PriceList
+from tools.evidence.prices import Price, PriceList
 from tools.inputs.notes import nearest
 from tools.inputs.settings import DEVICES
 
 from .currencies import CURRENCIES, currency_hint
-from .model import RESERVED_VERSION, Policy
+from .model import RESERVED_VERSION, Amount, Policy
 from .reading import MAX_BYTES, FileFinding, Read, decode, read_yaml
 
 SHORT_DIGEST = 12
@@ -92,16 +94,61 @@ def parse_policy(text: str) -> Read[Policy]:
 
 def parse_prices(text: str, *, now_s: float) -> Read[PriceList]:
     """A price list, its age counted up to `now_s`."""
-    read = read_yaml(text, PriceList)
+    read = read_yaml(text, _Prices)
     if read.model is None:
         return Read(None, tuple(map(_one_currency, read.findings)))
-    prices, today = read.model, datetime.fromtimestamp(now_s, UTC).date()
-    findings = tuple(_price_findings(prices))
-    if (prices.as_of - today).days > 1:  # a day of grace for time zones
-        findings += (FileFinding("as_of", f"{prices.as_of} lies in the future"),)
-    if findings:
-        return Read(None, findings)
+    today = datetime.fromtimestamp(now_s, UTC).date()
+    if (read.model.as_of - today).days > 1:  # a day of grace for time zones
+        return Read(None, (FileFinding("as_of", f"{read.model.as_of} lies in the future"),))
+    prices = PriceList.model_validate(read.model.model_dump())
     return Read(prices.model_copy(update={"age_days": max(0, (today - prices.as_of).days)}))
+
+
+class _Price(Price):
+    """A price whose words are known."""
+
+    amount: Amount
+
+    @field_validator("launcher")
+    @classmethod
+    def _known_launcher(cls, name: str | None) -> str | None:
+        return _known(name, launcher_names())
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, name: str | None) -> str | None:
+        return _known(name, DEVICES)
+
+
+class _Prices(PriceList):
+    """A price list as a human may write it."""
+
+    prices: tuple[_Price, ...]
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _not_empty(cls, prices: object) -> object:
+        if prices in (None, [], ()):
+            raise ValueError("the list is empty; with no price at all, apply no file: costs are unknown then")
+        return prices
+
+    @field_validator("currency")
+    @classmethod
+    def _known_currency(cls, currency: str) -> str:
+        if currency not in CURRENCIES:
+            raise ValueError(currency_hint(currency))
+        return currency
+
+    @field_validator("age_days", mode="before")
+    @classmethod
+    def _counted(cls, _: object) -> None:
+        raise ValueError("the age is counted from as_of; take this key out")
+
+
+def _known(name: str | None, names: Sequence[str]) -> str | None:
+    if name is not None and name not in names:
+        raise ValueError(f"{name!r} is unknown; {nearest(name, names)}")
+    return name
 
 
 def _parse(kind: DocumentKind, text: str, *, now_s: float) -> Read[Policy | PriceList]:
@@ -114,21 +161,6 @@ def _one_currency(finding: FileFinding) -> FileFinding:
         message = "one file holds one currency, at the top: amounts of several are never added"
         return FileFinding(finding.where, message, finding.line)
     return finding
-
-
-def _price_findings(prices: PriceList) -> Iterator[FileFinding]:
-    if prices.currency not in CURRENCIES:
-        yield FileFinding("currency", currency_hint(prices.currency))
-    if prices.age_days is not None:
-        yield FileFinding("age_days", "there is no such key: the age is counted from as_of")
-    if not prices.prices:
-        yield FileFinding("prices", "the list is empty; without any price, apply no file: then costs are unknown")
-    launchers = launcher_names()
-    for number, price in enumerate(prices.prices, start=1):
-        if price.launcher is not None and price.launcher not in launchers:
-            yield FileFinding(f"prices[{number}].launcher", f"{price.launcher!r}: {nearest(price.launcher, launchers)}")
-        if price.device is not None and price.device not in DEVICES:
-            yield FileFinding(f"prices[{number}].device", f"{price.device!r}: {nearest(price.device, DEVICES)}")
 
 
 def _warnings(content: Policy | PriceList) -> Iterator[str]:

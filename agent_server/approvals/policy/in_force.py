@@ -165,18 +165,17 @@ def _trusted(state: AppliedState, kind: DocumentKind) -> tuple[AppliedDocument |
     document = state.document
     problems = list(state.problems)
     if document is not None:
-        problems += signature_problems(document, state.key, kind=kind)
+        problems += document_problems(document, state.key, kind=kind)
+        problems += key_problems(state.key)
     return (None, tuple(problems)) if problems else (document, ())
 
 
-def signature_problems(document: AppliedDocument, key: ApproverKey | None, *, kind: DocumentKind) -> list[str]:
-    """Why this is not a document that the key's owner signed for this use."""
+def document_problems(document: AppliedDocument, key: ApproverKey | None, *, kind: DocumentKind) -> list[str]:
+    """Why this is not a document that the key's owner signed for this use; removal of the key is no such reason."""
     statement = document.statement
     if key is None or key.key_id != statement.key_id:
         return [f"the key {statement.key_id[:8]} that signed it is not enrolled"]
     problems = []
-    if key.removed_at_s is not None:
-        problems.append(f"the key of {key.approver} ({key.key_id[:8]}) that signed it was removed: apply it again")
     if statement.kind != kind or hashlib.sha256(document.text.encode()).hexdigest() != statement.sha256:
         problems.append("its row was edited: the text is not the one that was signed")
     if key.approver != statement.approver or key.level is not statement.level:
@@ -189,6 +188,13 @@ def signature_problems(document: AppliedDocument, key: ApproverKey | None, *, ki
     except (ForerunError, ValueError) as error:
         problems.append(f"its signature is not valid: {error}")
     return problems
+
+
+def key_problems(key: ApproverKey | None) -> list[str]:
+    """Why this key's documents count no longer."""
+    if key is None or key.removed_at_s is None:
+        return []
+    return [f"the key of {key.approver} ({key.key_id[:8]}) that signed it was removed: apply it again"]
 
 
 def _signed_by(document: AppliedDocument) -> str:
