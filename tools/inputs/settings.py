@@ -53,7 +53,8 @@ DEFAULTS: dict[str, Any] = {
     "launcher": "local",
 }
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
-_OTHERS = ("device", "mixed_precision", "env", "pass_env", "loss", "launcher")
+YES_NO = ("yes", "no")
+_OTHERS = ("device", "mixed_precision", "env", "pass_env", "loss", "launcher", "personal_data")
 KEYS = (*_NUMBERS, *_OTHERS)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -138,9 +139,16 @@ def _read(settings: Settings, name: str, value: Any, origin: Origin, notes: Note
     elif name == "pass_env":
         _put_names(settings, value, origin, notes)
     else:
-        allowed = {"device": DEVICES, "launcher": tuple(launcher_names()), "mixed_precision": PRECISIONS}.get(name)
+        allowed = {
+            "device": DEVICES,
+            "launcher": tuple(launcher_names()),
+            "mixed_precision": PRECISIONS,
+            "personal_data": YES_NO,
+        }.get(name)
         if name == "mixed_precision" and (value is False or str(value).lower() in ("no", "off", "false")):
             value = "no"  # unquoted YAML makes a boolean of the word
+        if name == "personal_data" and isinstance(value, bool):
+            value = "yes" if value else "no"
         if not isinstance(value, str) or not value or (allowed and value not in allowed):
             hint = f"allowed: {', '.join(allowed)}" if allowed else "allowed: the name of a metric"
             notes.error("bad_setting", f"{name}={value!r}", hint)
