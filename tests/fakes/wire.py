@@ -111,7 +111,10 @@ class Wire:
 
     def data(self, name: str, *, timeout_s: float = 40.0, **arguments: Any) -> dict[str, Any]:
         """The structured content of a tool call that must not be refused."""
-        result = self.tool(name, timeout_s=timeout_s, **arguments)
+        return self.structured(self.tool(name, timeout_s=timeout_s, **arguments))
+
+    def structured(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """The structured content of a tool result that must not be a refusal."""
         assert not result.get("isError"), f"{result['content'][0]['text']}\n{b''.join(self.stderr[-60:]).decode()}"
         structured: dict[str, Any] = result["structuredContent"]
         return structured

@@ -66,7 +66,7 @@ def test_a_script_that_asks_sees_eof_at_once_and_eats_no_request(site: Site) -> 
     others = [server.send("tools/list"), server.send("tools/call", {"name": "list_work", "arguments": {}})]
     for request in others:
         assert "result" in server.answer(request)
-    run_id = server.answer(starting)["result"]["structuredContent"]["run_id"]
+    run_id = server.structured(server.answer(starting)["result"])["run_id"]
     site.ended(server, run_id)
     printed = layout(site, run_id).stdout(0).read_text()
     assert "EOF on input" in printed
@@ -176,7 +176,7 @@ def test_a_launch_sent_twice_again_later_and_after_a_restart_is_one_run(site: Si
     call = {"name": "launch_training", "arguments": {"plan_id": plan_id}}
     before = time.monotonic()
     requests = [server.send("tools/call", call) for _ in range(2)]
-    answers = [server.answer(request)["result"]["structuredContent"] for request in requests]
+    answers = [server.structured(server.answer(request)["result"]) for request in requests]
     assert time.monotonic() - before < 20
     assert len({answer["run_id"] for answer in answers}) == 1
     assert sorted(answer["already_launched"] for answer in answers) == [False, True]
