@@ -24,6 +24,8 @@ keys_app = typer.Typer(no_args_is_help=True, help="Keys of the humans who may ap
 audit_app = typer.Typer(no_args_is_help=True, help="The audit log.")
 policy_app = typer.Typer(no_args_is_help=True, help="Which launches need which approval, and what they may cost.")
 prices_app = typer.Typer(no_args_is_help=True, help="The prices by which costs are estimated.")
+config_app = typer.Typer(invoke_without_command=True, help="The configuration file of `forerun launch`.")
+app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(audit_app, name="audit")
 app.add_typer(policy_app, name="policy")
@@ -88,6 +90,59 @@ def launch(context: typer.Context) -> None:
     launcher.callback()(lambda: None)  # so that `launch` stays a word of its own
     add_launch(launcher, mask=shown)
     launcher(["launch", *context.args], prog_name="forerun")
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config-file", "--config_file", help="instead of ~/.config/forerun/config.yaml")
+]
+
+
+@config_app.callback()
+def config(context: typer.Context, config_file: ConfigFile = None) -> None:
+    """Answer questions, and get the configuration file of `forerun launch`."""
+    if context.invoked_subcommand is None:
+        from . import configuration as commands
+
+        raise typer.Exit(commands.ask_and_write(config_file))
+    if config_file is not None:
+        raise ConfigurationError(
+            f"--config-file before {context.invoked_subcommand}", next_step=f"write it after {context.invoked_subcommand}"
+        )
+
+
+@config_app.command("default")
+def config_default(
+    config_file: ConfigFile = None,
+    mixed_precision: Annotated[
+        str, typer.Option("--mixed-precision", "--mixed_precision", help="no, bf16, fp16 or fp8")
+    ] = "no",
+) -> None:
+    """Write a configuration file for this machine without a question."""
+    from . import configuration as commands
+
+    raise typer.Exit(commands.write_default(config_file, mixed_precision))
+
+
+@config_app.command("update")
+def config_update(
+    config_file: ConfigFile = None,
+    output: Annotated[Path | None, typer.Option(help="instead of the file itself, or for one of another form")] = None,
+) -> None:
+    """Bring a configuration file into the present form, one of Accelerate's too."""
+    from . import configuration as commands
+
+    raise typer.Exit(commands.update(config_file, output))
+
+
+@app.command()
+def env(
+    config_file: ConfigFile = None,
+    python: Annotated[str, typer.Option(help="the interpreter that trains; default: this one")] = "",
+) -> None:
+    """Print what belongs into an issue: versions, devices, configuration; secrets are masked."""
+    from . import environment as commands
+
+    raise typer.Exit(commands.print_report(python, config_file))
 
 
 @app.command()

@@ -10,7 +10,7 @@ from .option_kinds import Option, WrongValue, parse_text, write_text
 from .option_table import nearest, table, variables
 
 Origin = Literal["argument", "command line", "environment", "file", "default"]
-_OTHER_VARIABLES = ("FORERUN_RUN", "FORERUN_RUN_DIR", "FORERUN_SMOKE_STEPS", "FORERUN_NO_SKIPS")
+_OTHER_VARIABLES = ("FORERUN_RUN", "FORERUN_RUN_DIR", "FORERUN_SMOKE_STEPS", "FORERUN_RESUME", "FORERUN_NO_SKIPS")
 
 
 @dataclass(frozen=True)
