@@ -70,6 +70,11 @@ class Settings(BaseSettings):
         return self.state_dir / "snapshots"
 
     @property
+    def secret_key(self) -> Path:
+        """The key under which the values of secret variables are hashed into plans."""
+        return self.state_dir / "secret-values.key"
+
+    @property
     def report_key(self) -> Path:
         """The server's own signing key for reports; it approves nothing."""
         return self.state_dir / "report-key.pem"

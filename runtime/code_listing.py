@@ -1,6 +1,7 @@
 """Which files are the code of a script: those of its git work tree, or of its directory; and what is refused."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,13 @@ _SKIPPED_NAMES = frozenset(
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", "forerun-runs"}
 )
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta")
+# Kept for programs that log in, by names that leave no doubt; a run gets its secrets by name from the server.
+_SECRET_NAMES = re.compile(
+    r"\.env(?:\.(?!example|sample|template|dist)[^.]+)*|\.netrc|\.pypirc|\.git-credentials|id_(?:rsa|dsa|ecdsa|ed25519)"
+)
+_KEY_SUFFIXES = (".pem", ".key")
+_KEY_SIGN = b"PRIVATE KEY-----"
+_KEY_LIMIT_BYTES = 2**16
 _LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 _LFS_MAX_BYTES = 1024
 _GIT_TIMEOUT_S = 60.0
@@ -157,13 +165,27 @@ def _take(listing: CodeListing, relative: str, data_paths: Sequence[Path]) -> No
     except OSError:
         listing.notes.append(f"{relative} is a broken link or has been deleted, and was left out")
         return
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(mode) and _holds_secrets(path):
+        listing.notes.append(f"{relative} looks like a file of secrets and was left out")
+    elif stat.S_ISREG(mode):
         listing.files[relative] = path
     elif stat.S_ISDIR(mode):
         for inner in _follow(listing, path, set()):
             _take(listing, inner, data_paths)
     else:
         listing.notes.append(f"{relative} is no regular file and was left out")
+
+
+def _holds_secrets(path: Path) -> bool:
+    if _SECRET_NAMES.fullmatch(path.name):
+        return True
+    if not path.name.endswith(_KEY_SUFFIXES):
+        return False
+    try:
+        with path.open("rb") as handle:
+            return _KEY_SIGN in handle.read(_KEY_LIMIT_BYTES)
+    except OSError:
+        return False  # refused as unreadable when it is digested
 
 
 def _require_small(listing: CodeListing, max_bytes: int) -> None:

@@ -99,6 +99,10 @@ class RunLayout:
         return self.logs / f"rank{rank}.stdout.log"
 
     def stderr(self, rank: int) -> Path:
+    def modules(self, rank: int) -> Path:
+        """The modules that this rank loaded from outside the snapshot and its installed packages, JSON."""
+        return self.root / f"modules.rank{rank}.json"
+
         return self.logs / f"rank{rank}.stderr.log"
 
     def error(self, rank: int) -> Path:

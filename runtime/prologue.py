@@ -5,11 +5,14 @@ from pathlib import Path
 
 from .config.order import LaunchOrder
 from .config.plan import TrainingPlan
+from .env import current_environment
 from .errors import ForerunError, LaunchError
 from .launchers.registry import get_launcher
 from .layout import RunLayout
 from .run_files import read_plan
+from .secret_values import secret_drift
 from .snapshot import code_drift, data_drift
+from .surroundings import module_drift, package_drift
 
 
 def check_plan(layout: RunLayout, order: LaunchOrder) -> TrainingPlan:
@@ -31,6 +34,8 @@ def check_plan(layout: RunLayout, order: LaunchOrder) -> TrainingPlan:
         *code_drift(plan.code, layout.code),
         *data_drift(plan.data),
         *_interpreter_differences(plan),
+        *module_drift(order.outside_modules or ()),
+        *secret_drift(plan, current_environment(), Path(order.secret_key) if order.secret_key else None),
     ]
     if differences:
         raise LaunchError(
@@ -61,5 +66,5 @@ def _order_differences(plan: TrainingPlan, layout: RunLayout, order: LaunchOrder
 def _interpreter_differences(plan: TrainingPlan) -> list[str]:
     python = Path(plan.interpreter.executable)
     if python.is_file() and os.access(python, os.X_OK):
-        return []
+        return package_drift(plan)
     return [f"interpreter {python}: missing or not executable"]

@@ -42,6 +42,8 @@ def main(argv: list[str]) -> NoReturn:
     sys.argv = [target, *rest]
     folder = os.getcwd() if is_module else str(Path(target).resolve().parent)
     _set_path(folder)
+    _guard_imports()
+    _forget_alias()
     try:
         if is_module:
             runpy.run_module(target, run_name="__main__", alter_sys=True)
@@ -111,6 +113,24 @@ def _set_path(folder: str) -> None:
         _offer_runtime(ahead, run_dir)
     elif theirs.loader is None:  # a plain folder: an installed forerun would come before it, so it is bound now
         sys.modules["runtime"] = importlib.util.module_from_spec(theirs)
+
+
+def _guard_imports() -> None:
+    """In a run, the planned tree is imported from its copy, and modules from elsewhere go on record at the end."""
+    environment = _ours("env").read_environment()
+    if environment.run_dir is None:
+        return
+    layout = _ours("layout").RunLayout(environment.run_dir)
+    untouched = [str(environment.run_dir), str(environment.run_dir.resolve()), str(_HERE)]
+    with contextlib.suppress(OSError, ValueError, KeyError):  # by hand there is no plan, so no tree was copied
+        origin = json.loads(layout.plan.read_text())["code"]["origin"]
+        _ours("snapshot_imports").SnapshotFinder(origin, str(layout.code), untouched=untouched).install()
+    _ours("loaded_modules").record_at_exit(
+        layout.modules(environment.rank), rank=environment.rank, inside=[environment.run_dir, _HERE]
+    )
+
+
+def _forget_alias() -> None:
     for name in [name for name in sys.modules if name == _ALIAS or name.startswith(f"{_ALIAS}.")]:
         del sys.modules[name]
 

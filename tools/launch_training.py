@@ -7,7 +7,7 @@ from pathlib import Path
 import rfc8785
 from pydantic import ValidationError
 
-from runtime.config.order import LaunchOrder, Lease, RunKind
+from runtime.config.order import LaunchOrder, Lease, OutsideModule, RunKind
 from runtime.config.plan import TrainingPlan
 from runtime.files import write_atomic, write_json_atomic
 from runtime.launchers.base import Launcher
@@ -26,12 +26,16 @@ def prepare_run(
     snapshots: Path,
     launcher: Launcher,
     lease: Lease | None,
+    outside_modules: tuple[OutsideModule, ...] | None = None,
+    secret_key: Path | None = None,
 ) -> RunLayout:
     """Make the run directory: code, work, plan.json, and launch.json last.
 
     Args:
         directory: of the run itself; it must not exist.
         snapshots: where validate_inputs keeps the copies of code.
+        outside_modules: what the smoke run loaded from elsewhere, for the supervisor to compare again.
+        secret_key: the file of the key under which the plan's secret values are hashed.
         lease: the process without which a smoke run ends; None for a run that outlives the server.
 
     Raises:
@@ -52,6 +56,9 @@ def prepare_run(
         wall_time_s=plan.smoke.wall_time_s if kind == "smoke" else plan.ceilings.wall_time_s,
         disk_bytes=plan.ceilings.disk_bytes,
         lease=lease,
+        outside_modules=outside_modules,
+        secret_key=str(secret_key) if secret_key and plan.inherited_hashes else "",
+        max_restarts=0 if kind == "smoke" else plan.ceilings.max_retries,
     )
     write_json_atomic(layout.launch, order.model_dump(mode="json"))
     return layout

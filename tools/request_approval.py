@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import rfc8785
 
-from runtime.config.digest import digest_model
 from runtime.config.order import LaunchSpec
 
 from .domain.approval import Approval, ApprovalRequest, ApproverKey, Assessment, AssuranceLevel, Decision
@@ -16,6 +15,7 @@ from .domain.reports import SmokeResult
 from .plan_difference import differences as plan_differences
 from .shown_plan import shown_lines
 from .signatures import key_id, verify
+from .text import redact
 
 DECISION_TYPE = "application/vnd.forerun.decision+json"
 MAX_REASON_CHARACTERS = 2000
@@ -54,12 +54,12 @@ def build_request(
         request_id=new_id("req"),
         plan_id=record.plan_id,
         plan_digest=plan.digest,
-        smoke_digest=digest_model(smoke),
+        smoke_digest=smoke.digest,
         smoke_verdict=smoke.verdict,
         estimate=estimate,
         policy_version=policy_version,
         requester=record.requester,
-        reason=reason,
+        reason=redact(reason),  # it is kept, shown and reported: a token that slipped in stops here
         nonce=secrets.token_hex(16),
         created_at_s=now_s,
         expires_at_s=now_s + ttl_s,
@@ -179,7 +179,7 @@ def _evidence_changes(record: PlanRecord, request: ApprovalRequest) -> Iterator[
         yield "the smoke run failed"
     if smoke.plan_digest != request.plan_digest:
         yield "the smoke run is of another plan"
-    if digest_model(smoke) != request.smoke_digest or smoke.verdict != request.smoke_verdict:
+    if smoke.digest != request.smoke_digest or smoke.verdict != request.smoke_verdict:
         yield f"the smoke result is not the one that was asked about (now {smoke.verdict} by {smoke.run_id})"
     if record.estimate != request.estimate:
         old = request.estimate.model_dump()

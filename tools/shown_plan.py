@@ -45,13 +45,16 @@ def shown_lines(
     warnings = [f"{f.level} {f.code}: {f.message}" for f in record.findings]
     yield from _list("Findings about the inputs", warnings, empty="none")
     yield from _smoke_lines(record.smoke, request)
+    yield from _module_lines(record.smoke)
     yield from _estimate_lines(request.estimate)
     yield from _policy_lines(request)
     yield ""
-    yield "Covered: code, declared data, arguments, environment, interpreter and its packages by name and version,"
-    yield "  process layout, seed, evaluation and ceilings: a change of one byte makes this approval void."
-    yield "Not covered: content of installed packages, data that the script reads without declaring it, file times,"
-    yield "  which of several equal devices it gets, anything that the script fetches over the network."
+    yield "Covered: code, declared data, arguments, environment, values of secrets, interpreter and its packages by"
+    yield "  name and version, modules that the smoke run loaded from elsewhere, process layout, seed, evaluation and"
+    yield "  ceilings: a change of one byte makes this approval void."
+    yield "Not covered: content of installed packages, modules that only the full run loads from elsewhere (the report"
+    yield "  names them), data that the script reads without declaring it, file times, which of several equal devices"
+    yield "  it gets, anything that the script fetches over the network."
     if plan is not None and any(file.mode == "sampled" for file in plan.data):
         yield "  Nor every byte of the data files that are marked as sampled."
     yield f"Plan digest:    {request.plan_digest}"
@@ -71,7 +74,10 @@ def _plan_lines(plan: TrainingPlan) -> Iterator[str]:
     data = [f"{d.role} {d.path} ({d.size_bytes} bytes, {d.mode} sha256 {d.sha256[:16]})" for d in plan.data]
     yield from _list("Data", data, empty="none declared")
     yield from _list("Environment", [f"{k}={v}" for k, v in sorted(plan.environment.items())], empty="empty")
-    yield from _list("Secrets passed by name", plan.inherited, empty="none")
+    secrets = [
+        f"{n} ({'bound by a keyed hash' if n in plan.inherited_hashes else 'NOT bound'})" for n in plan.inherited
+    ]
+    yield from _list("Secrets passed by name", secrets, empty="none")
     settings = [f"{s.name} = {s.value} ({s.origin})" for s in plan.settings]
     yield from _list("Settings", settings, empty="none recorded")
     if plan.evaluation is None:
@@ -101,6 +107,15 @@ def _smoke_lines(smoke: SmokeResult | None, request: ApprovalRequest) -> Iterato
     yield f"Smoke run {visible(smoke.run_id)}: {request.smoke_verdict.upper()}"
     for check in smoke.checks:
         yield f"  {check.outcome:9} {check.name}: {visible(check.detail)}"
+
+
+def _module_lines(smoke: SmokeResult | None) -> Iterator[str]:
+    title = "Modules loaded from outside code and packages"
+    if smoke is None or smoke.outside_modules is None:
+        yield f"{title}: NOT RECORDED by the smoke run, so they are not covered"
+        return
+    modules = [f"{m.name} {m.path} (sha256 {m.sha256[:16] or 'unknown: it is gone'})" for m in smoke.outside_modules]
+    yield from _list(title, modules, empty="none")
 
 
 def _estimate_lines(estimate: CostEstimate) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Literal
 from runtime.config.plan import TrainingPlan
 from runtime.layout import RunLayout
 from runtime.records import EventRecord, SourcedMetric, read_events
+from runtime.surroundings import read_outside_modules
 
 from .domain.errors import WrongStep
 from .domain.reports import SmokeCheck, SmokeResult
@@ -62,6 +63,7 @@ def judge_smoke(
         num_steps=num_seen or None,
         step_time_s=times.median_s if times else None,
         peak_memory_bytes=run.result.peak_memory_bytes if run.result else None,
+        outside_modules=read_outside_modules(layout),
     )
 
 

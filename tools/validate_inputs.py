@@ -17,6 +17,7 @@ from runtime.config.plan import (
 )
 from runtime.env import current_environment
 from runtime.errors import ForerunError
+from runtime.secret_values import keyed_hash, load_key
 from runtime.snapshot import collect, store
 
 from .domain.errors import InvalidInput
@@ -55,6 +56,7 @@ class _Draft:
     facts: InterpreterFacts | None = None
     environment: dict[str, str] = field(default_factory=dict)
     inherited: tuple[str, ...] = ()
+    hashes: dict[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
     smoke_argv: tuple[str, ...] | None = None
     evaluation: Evaluation | None = None
@@ -73,6 +75,7 @@ def validate_inputs(
     base_environment: Mapping[str, str] | None = None,
     open_driver: Callable[[], Nvml] = open_nvml,
     limits: MachineLimits | None = None,
+    secret_key: Path | None = None,
 ) -> InputReport:
     """Check everything at once. Nothing is written unless a plan comes out; then its code is in the snapshot store.
 
@@ -83,6 +86,7 @@ def validate_inputs(
         answers: to questions of this plan, or inherited from the base plan.
         base_environment: where the listed base of the job's environment is taken from; this process's by default.
         open_driver, limits: the machine; others in tests.
+        secret_key: the file of the key under which values of pass_env are hashed into the plan; made when needed.
 
     Raises:
         InvalidInput: a text is not Unicode, so that not even a finding about it could be kept.
@@ -94,6 +98,7 @@ def validate_inputs(
     draft = _Draft(notes, read_settings(request.settings, answers, notes), limits or machine_limits())
     _check_answers(answers, notes)
     draft.environment, draft.inherited = job_environment(draft.settings, base_environment, notes)
+    draft.hashes = _bound_secrets(draft, base_environment, secret_key)
     draft.source = find_script(request.script, roots, notes)
     python = find_python(request.python, draft.source, roots, notes)
     if python is not None:
@@ -137,6 +142,18 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
+
+
+def _bound_secrets(draft: _Draft, environment: Mapping[str, str], key_file: Path | None) -> dict[str, str]:
+    """The keyed hash of each secret's value, so that another value is another plan."""
+    if key_file is None or draft.notes.has_errors or not draft.inherited:
+        return {}
+    try:
+        key = load_key(key_file, create=True)
+    except ForerunError as error:
+        draft.notes.refusal("secret_key", error)
+        return {}
+    return {name: keyed_hash(key, name, environment[name]) for name in draft.inherited}
 
 
 def _check_answers(answers: Sequence[Answer], notes: Notes) -> None:
@@ -331,6 +348,7 @@ def _plan(
         argv=draft.argv,
         environment=draft.environment,
         inherited=draft.inherited,
+        inherited_hashes=draft.hashes,
         code=code,
         data=data,
         interpreter=Interpreter(

@@ -43,6 +43,7 @@ def validate(
         request,
         roots=place.roots,
         snapshot_store=place.settings.snapshots_dir,
+        secret_key=place.settings.secret_key,
         base=base.plan if base else None,
         base_inputs=base.inputs if base else None,
         answers=answers,
@@ -96,6 +97,7 @@ def answer(place: Workplace, plan_id: str, answers: Sequence[Answer]) -> Settled
         source=answers[0].source,
         roots=place.roots,
         snapshot_store=place.settings.snapshots_dir,
+        secret_key=place.settings.secret_key,
         base=base.plan if base else None,
     )
     require_no_errors(report, "answer_questions")

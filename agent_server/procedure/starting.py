@@ -10,14 +10,19 @@ from agent_server.approvals.policy.budgets import free_launches
 from agent_server.approvals.policy.check import Rules, check_request
 from agent_server.approvals.policy.model import LEVELS
 from runtime.config.order import Lease, RunKind
+from runtime.config.plan import TrainingPlan
+from runtime.env import current_environment
 from runtime.errors import ForerunError, LaunchError
 from runtime.launchers.process import start_ticks
 from runtime.run_files import leave_tombstone, read_claim
+from runtime.secret_values import secret_drift
 from runtime.snapshot import origin_drift
+from runtime.surroundings import module_drift, package_drift
 from tools.domain.approval import Approval
 from tools.domain.errors import Refused, WrongStep
 from tools.domain.ids import new_id
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState, require_transition
+from tools.domain.reports import SmokeResult
 from tools.domain.run_state import RunRecord, RunState
 from tools.inspect_environment import inspect_environment
 from tools.launch_training import discard_run, prepare_run, write_environment
@@ -97,7 +102,7 @@ def launch_training(place: Workplace, plan_id: str) -> Started | ApprovalRequire
             f"plan {plan_id} is {record.state.value}: a smoke run, an estimate and an approval come before the launch",
             next_step=NEXT_TOOL[record.state],
         )
-    drift = origin_drift(record.plan)
+    drift = _drift(place, record.plan, record.smoke)
     enrolled = place.store.keys()
     key = next((k for k in enrolled if k.key_id == approval.decision.key_id), None)
     now = rules(place)
@@ -132,7 +137,7 @@ def _launch_free(place: Workplace, record: PlanRecord) -> Started | None:
         return None
     today = free_launches(place.store.reservations(), now_s=place.now_s())
     found = assessment(record, now, survey=place.survey, free_today=today)
-    if found.level is not None or origin_drift(record.plan):
+    if found.level is not None or _drift(place, record.plan, record.smoke):
         return None
     run = _prepare(place, record, "full", lease=None)
     try:
@@ -153,6 +158,16 @@ def _devices_since(place: Workplace, record: PlanRecord, now: Rules, approval: A
     return [f"as the devices are used now it needs {found.level.value}: {found.device_words}"]
 
 
+def _drift(place: Workplace, plan: TrainingPlan, smoke: SmokeResult | None) -> list[str]:
+    """How what would run now differs from the plan and from what its smoke run loaded, each thing by name."""
+    return [
+        *origin_drift(plan),
+        *module_drift(smoke.outside_modules or () if smoke else ()),
+        *package_drift(plan),
+        *secret_drift(plan, current_environment(), place.settings.secret_key),
+    ]
+
+
 def _prepare(
     place: Workplace, record: PlanRecord, kind: RunKind, *, lease: Lease | None, request_id: str | None = None
 ) -> RunRecord:
@@ -168,6 +183,8 @@ def _prepare(
         snapshots=place.settings.snapshots_dir,
         launcher=place.launchers(record.plan.layout.launcher),
         lease=lease,
+        outside_modules=record.smoke.outside_modules if kind == "full" and record.smoke else None,
+        secret_key=place.settings.secret_key,
     )
     if kind == "full":
         plan = record.plan

@@ -10,7 +10,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runtime.config.digest import digest_entries, digest_file, digest_model
+from runtime.config.digest import digest_entries, digest_file
 from runtime.config.order import LaunchOrder, LaunchSpec, RunResult
 from runtime.config.plan import (
     Ceilings,
@@ -257,7 +257,7 @@ def approval_of(
         request_id="req-0000000001",
         plan_id="plan-0000000001",
         plan_digest=prepared.plan.digest,
-        smoke_digest=digest_model(smoke),
+        smoke_digest=smoke.digest,
         smoke_verdict="not_shown" if accepted else "passed",
         estimate=estimate,
         policy_version="shipped-1",

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from runtime.config.digest import digest_json
+from runtime.config.order import OutsideModule
 from runtime.config.plan import Frozen, TrainingPlan
 
 from .findings import Finding, Question
@@ -102,6 +104,15 @@ class SmokeResult(Frozen):
     num_steps: int | None = None
     step_time_s: float | None = Field(default=None, description="median after warm-up")
     peak_memory_bytes: int | None = None
+    outside_modules: tuple[OutsideModule, ...] | None = Field(
+        default=None, description="loaded from neither the snapshot nor the installed packages; None: not recorded"
+    )
+
+    @property
+    def digest(self) -> str:
+        """What the approval request binds."""
+        later = {"outside_modules"} if self.outside_modules is None else None  # older results keep their digest
+        return digest_json(self.model_dump(mode="json", exclude=later))
 
 
 class Interval(Frozen):

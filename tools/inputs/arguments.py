@@ -1,13 +1,14 @@
 """The script's arguments against its own flags: unknown ones, values of the wrong kind, files that become absolute."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..domain.errors import InvalidInput
 from ..domain.paths import AllowedRoots
-from ..text import redact
+from ..text import redact, shown
 from .notes import Notes, nearest, nearest_files
 from .script_source import Flag, ScriptSource
 
@@ -37,8 +38,12 @@ def check_arguments(source: ScriptSource, arguments: Sequence[str], notes: Notes
         notes.error("bad_argument", f"{what} hold a NUL byte", "no argument can")
         return []
     if redact(" ".join(arguments)) != " ".join(arguments):
-        hint = "pass it by name through settings.pass_env; on a command line every process of the machine can read it"
-        notes.warning("secret_argument", f"{what} seem to hold a secret (masked wherever they are shown)", hint)
+        hint = (
+            "let the script read it from the environment and name the variable in settings.pass_env; "
+            "if it is no secret, give its option a name that does not look like one"
+        )
+        reason = "every process of the machine can read a command line, and a plan is kept and shown"
+        notes.error("secret_argument", f"{what} seem to hold a secret ({_secrets(arguments)}): {reason}", hint)
     if source.parser == "none" and arguments and not source.reads_argv:
         text = f"{source.path.name} does not seem to read arguments, but {what} give {len(arguments)}"
         notes.warning("no_arguments_taken", text, "leave them out, or let the script parse them")
@@ -49,6 +54,18 @@ def check_arguments(source: ScriptSource, arguments: Sequence[str], notes: Notes
             notes.note("flags_not_checked", f"{what}: flags could not be read from the source: {how}", "check_api asks")
         return _loose_values(arguments)
     return _Reader(source, notes, what).read(list(arguments))
+
+
+def _secrets(arguments: Sequence[str]) -> str:
+    """Where the secrets stand, without any part of them."""
+    places = []
+    for index, argument in enumerate(arguments):
+        before = arguments[index - 1] if index and arguments[index - 1].startswith("-") else ""
+        alone = redact(argument) != argument
+        if alone or (before and redact(shlex.join([before, argument])) != shlex.join([before, argument])):
+            option = argument.partition("=")[0] if argument.startswith("-") else before
+            places.append(shown(option) if option else f"number {index + 1}")
+    return ", ".join(dict.fromkeys(places)) or "spread over several"
 
 
 def _loose_values(arguments: Sequence[str]) -> list[Value]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from runtime.config.plan import TrainingPlan
 
 from ..domain.approval import AssuranceLevel
+from ..text import shown
 from .facts import Facts
 from .material import FULL_KINDS, ReportMaterial
 
@@ -14,7 +15,13 @@ def find_deviations(material: ReportMaterial, facts: Facts) -> tuple[str, ...]:
     """One sentence each; empty if nothing deviates."""
     return tuple(
         dict.fromkeys(
-            [*_approval(material), *_run(material, facts), *_estimates(material, facts), *_integrity(material, facts)]
+            [
+                *_approval(material),
+                *_run(material, facts),
+                *_estimates(material, facts),
+                *_integrity(material, facts),
+                *_modules(material, facts),
+            ]
         )
     )
 
@@ -98,6 +105,24 @@ def _estimates(material: ReportMaterial, facts: Facts) -> Iterator[str]:
                 f"the {name} was {actual:.6g} {unit}, outside the estimate of {interval.low:.6g} to"
                 f" {interval.high:.6g} {unit}"
             )
+
+
+def _modules(material: ReportMaterial, facts: Facts) -> Iterator[str]:
+    """What the full run loaded from outside and the smoke run, which the human judged, did not."""
+    smoke = material.plan_record.smoke
+    if material.run.kind not in FULL_KINDS or facts.outside_modules is None:
+        return
+    if smoke is None or smoke.outside_modules is None:
+        return
+    before = {module.path: module for module in smoke.outside_modules}
+    for module in facts.outside_modules:
+        was = before.get(module.path)
+        where = f"module {shown(module.name)} ({shown(module.path)})"
+        if was is None:
+            yield f"{where} was loaded from outside the snapshot and was first seen in this run"
+        elif was.sha256 != module.sha256:
+            now = module.sha256[:12] or "gone"
+            yield f"{where} is another one than in the smoke run ({was.sha256[:12] or 'gone'} -> {now})"
 
 
 def _integrity(material: ReportMaterial, facts: Facts) -> Iterator[str]:

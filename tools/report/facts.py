@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtime.config.order import OutsideModule
 from runtime.errors import ForerunError
 from runtime.layout import RunLayout
 from runtime.records import EventRecord, read_events
 from runtime.run_files import read_order
 from runtime.snapshot import code_drift, data_drift
+from runtime.surroundings import read_outside_modules
 
 from ..domain.reports import NotVerified
 from ..evidence import read_run_metrics
@@ -30,6 +32,7 @@ class Facts:
     price_per_hour: of all devices together, derived from the estimate; None: no price is known.
     signature_problems: why the decision is not one that its key's owner signed; empty if it is.
     code_changes, data_changes: against the plan, at the time of the report.
+    outside_modules: loaded by this run from neither the snapshot nor installed packages; None: not recorded.
     predictions_changed: that the scored file is no longer what it was when it was scored; empty if it is.
     """
 
@@ -43,6 +46,7 @@ class Facts:
     code_changes: tuple[str, ...]
     data_changes: tuple[str, ...]
     predictions_changed: str
+    outside_modules: tuple[OutsideModule, ...] | None
     command: str
     unreadable: tuple[NotVerified, ...]
 
@@ -68,6 +72,7 @@ def gather(material: ReportMaterial) -> Facts:
         code_changes=tuple(code_changes),
         data_changes=tuple(data_drift(plan.data)) if plan else (),
         predictions_changed=_predictions_changed(material, inventory),
+        outside_modules=read_outside_modules(material.layout),
         command=_command(material.layout, problems),
         unreadable=tuple(problems),
     )

@@ -138,7 +138,9 @@ def _plan(material: ReportMaterial) -> Iterator[NotVerified]:
         yield _gap("code_difference", f"the differences from {record.base_plan_id} were not handed over")
     if plan.inherited:
         names = ", ".join(plan.inherited)
-        yield _gap("inherited_values", f"values of {names} were passed by name and are not on record")
+        unbound = ", ".join(name for name in plan.inherited if name not in plan.inherited_hashes)
+        bound = f"; of {unbound} not even a keyed hash" if unbound else "; a keyed hash of each is in the plan"
+        yield _gap("inherited_values", f"values of {names} were passed by name and are not on record{bound}")
 
 
 def _quantities(material: ReportMaterial, facts: Facts) -> Iterator[NotVerified]:
@@ -155,7 +157,16 @@ def _quantities(material: ReportMaterial, facts: Facts) -> Iterator[NotVerified]
         yield _gap("memory", "the peak memory of the job was not measured")
     yield from _devices(material, plan)
     yield _gap("determinism", "whether the framework used deterministic algorithms was not recorded")
-    yield _gap("loaded_modules", "modules loaded from outside the snapshot and site-packages were not recorded")
+    yield from _modules(material, facts)
+
+
+def _modules(material: ReportMaterial, facts: Facts) -> Iterator[NotVerified]:
+    smoke = material.plan_record.smoke
+    if facts.outside_modules is None:
+        yield _gap("loaded_modules", "modules loaded from outside the snapshot and site-packages were not recorded")
+    elif material.run.kind in FULL_KINDS and (smoke is None or smoke.outside_modules is None):
+        reason = "the smoke run recorded no modules from outside the snapshot: there was nothing to compare with"
+        yield _gap("loaded_modules", reason)
 
 
 def _devices(material: ReportMaterial, plan: TrainingPlan | None) -> Iterator[NotVerified]:

@@ -280,3 +280,17 @@ def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigurationError, match="no regular file"):
         data_digest(tmp_path / "pipe")
+
+
+def test_files_of_secrets_are_left_out_and_named(tree: Path) -> None:
+    kept = {".env.example": "TOKEN=", "ca.pem": "-----BEGIN CERTIFICATE-----", "environment.py": "", "keys.key": "k"}
+    secret = {".env": "TOKEN=SECRET-a", ".env.local": "x", "part/.netrc": "x", "id_ed25519": "x"}
+    secret["server.pem"] = "-----BEGIN EC PRIVATE KEY-----"
+    for name, text in (kept | secret).items():
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text(text)
+    snapshot, notes = collect(tree / "train.py", data_paths=[])
+    taken = {file.path for file in snapshot.files}
+    assert set(kept) <= taken
+    assert not taken & set(secret)
+    assert all(any(note.startswith(f"{name} looks like") for note in notes) for name in secret)
