@@ -31,6 +31,7 @@ from .options import (
     sort_handlers,
 )
 from .precision.amp import get_precision
+from .preemption import Preemption
 from .prepared import Prepared, is_scheduler
 from .reporting import RunReporter, metric_value
 from .saving import StateSaver
@@ -103,9 +104,8 @@ class Accelerator:
             loaders=loader_settings(split_batches, dataloader_config),
             reporter=self._reporter,
         )
-        self._saver = StateSaver(
-            self._prepared, reporter=self._reporter, project=project_settings(project_dir, project_config)
-        )
+        project = project_settings(project_dir, project_config)
+        self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)
         self._clipper = GradientClipper(
             self._prepared.windows,
             self._prepared.optimizers,
@@ -153,6 +153,11 @@ class Accelerator:
         return self._saver.root
 
     @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint from which a restarted job goes on, which load_state() takes; None in a first attempt."""
+        return self.state.environment.resume
+
+    @property
     def save_iteration(self) -> int:
         """Number of the next automatically named checkpoint."""
         return self._saver.iteration
@@ -193,9 +198,8 @@ class Accelerator:
         places = list(device_placement or [self._device_placement] * len(args))
         if len(places) != len(args):
             raise UsageError(f"{len(places)} values of device_placement for {len(args)} objects")
-        first = [
-            thing if is_scheduler(thing) else self._one(thing, place) for thing, place in zip(args, places, strict=True)
-        ]
+        pairs = zip(args, places, strict=True)
+        first = [thing if is_scheduler(thing) else self._one(thing, place) for thing, place in pairs]
         result = [self.prepare_scheduler(thing) if is_scheduler(thing) else thing for thing in first]
         return result[0] if len(result) == 1 else tuple(result)
 
@@ -346,7 +350,7 @@ class Accelerator:
         return self._saver.save(output_dir)
 
     def load_state(self, input_dir: str | Path | None = None) -> Path:
-        """Load a checkpoint, the newest if no path is given; on all ranks together. Returns its path."""
+        """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path."""
         return self._saver.load(input_dir)
 
     def save_model(self, model: nn.Module, save_directory: str | Path, safe_serialization: bool = True) -> None:
@@ -388,6 +392,8 @@ class Accelerator:
             strategy=self._prepared.strategy.name,
             torch=torch.__version__,
         )
-        num_steps = self.state.environment.smoke_steps
-        if num_steps is not None:
-            self._prepared.smoke = SmokeRun(num_steps, reporter=self._reporter, checkpoint=self._saver.save_and_compare)
+        if (num_steps := self.state.environment.smoke_steps) is not None:
+            smoke = SmokeRun(num_steps, reporter=self._reporter, checkpoint=self._saver.save_and_compare)
+            self._prepared.smoke = self._prepared.limit = smoke
+        else:
+            self._prepared.limit = Preemption(self._prepared, reporter=self._reporter, saver=self._saver)

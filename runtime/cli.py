@@ -80,6 +80,7 @@ def _check(script: str, arguments: tuple[str, ...], resolved: Resolved, choices:
         is_module=resolved.get("module"),
         port=resolved.get("main_process_port") or None,
         log_dir=Path(resolved.get("log_dir")),
+        max_restarts=resolved.get("max_restarts"),
     )
     gpu_ids = resolved.get("gpu_ids") if resolved["gpu_ids"].is_given else ""
     return check(request, choices, gpu_ids=gpu_ids, num_threads=resolved.get("num_cpu_threads_per_process"))

@@ -13,6 +13,7 @@ SMOKE_STEPS = "FORERUN_SMOKE_STEPS"
 MIXED_PRECISION = "FORERUN_MIXED_PRECISION"
 CPU_ONLY = "FORERUN_CPU"
 DEVICE = "FORERUN_DEVICE"
+RESUME = "FORERUN_RESUME"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class WorkerEnvironment:
         smoke_steps: number of optimizer steps after which prepared loaders end; None in a full run.
         rank, world_size, local_rank, local_world_size: as torchrun sets them (0, 1, 0, 1 without it).
         mixed_precision, device: defaults for Accelerator given at launch; empty when none was.
+        resume: the checkpoint from which a restarted job goes on; None in a first attempt.
     """
 
     run_id: str
@@ -36,6 +38,7 @@ class WorkerEnvironment:
     local_world_size: int
     mixed_precision: str
     device: str
+    resume: Path | None = None
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironment:
@@ -65,6 +68,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironm
         local_world_size=_integer(source, "LOCAL_WORLD_SIZE", 1, least=1),
         mixed_precision=source.get(MIXED_PRECISION, ""),
         device=source.get(DEVICE, ""),
+        resume=Path(resume) if (resume := source.get(RESUME, "")) else None,
     )
 
 

@@ -32,6 +32,7 @@ class HandLaunch:
         target: the script's path, or the module's name if `is_module`.
         environment: what is added to the caller's own environment.
         port: a fixed port; None lets the engine choose a free one.
+        max_restarts: how often the job is started again after a failure, as a whole.
     """
 
     python: str

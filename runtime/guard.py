@@ -94,6 +94,11 @@ class Guard:
         self._await([name], f"{operation} at {call_site()}", ranks=[source])
         return self._store.multi_get([name])[0].decode()
 
+    def look(self, keys: Sequence[str]) -> list[str] | None:
+        """The words posted under all of these keys; None while one is missing."""
+        names = [f"post/{key}" for key in keys]
+        return [raw.decode() for raw in self._store.multi_get(names)] if self._store.check(names) else None
+
     @contextmanager
     def busy(self) -> Iterator[None]:
         """While inside, the others wait for this rank without a deadline (it writes a checkpoint, say)."""

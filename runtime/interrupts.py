@@ -8,8 +8,8 @@ from types import FrameType
 
 
 class Interrupts:
-    """Detached: SIGTERM and SIGINT ask for the end, SIGHUP means nothing. In the foreground each is passed on,
-    SIGHUP as SIGTERM unless it was ignored before (nohup), and a second one insists.
+    """Detached: SIGTERM, SIGINT and SIGUSR1 (of a scheduler that wants the machine) ask for the end, SIGHUP means
+    nothing. In the foreground SIGHUP does too unless it was ignored before (nohup), and a second signal insists.
 
     Creating it installs the handlers; main thread only.
     """
@@ -20,7 +20,7 @@ class Interrupts:
         self._foreground = foreground
         self._pending: list[int] = []
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._note)
         if not foreground:
             signal.signal(signal.SIGHUP, self._pass_over)  # a handler, since "ignored" would be inherited by the job

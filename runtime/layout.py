@@ -87,6 +87,10 @@ class RunLayout:
         """What the launcher's engine (torchrun, srun) itself printed."""
         return self.logs / "engine.log"
 
+    def attempt(self, number: int) -> Path:
+        """What the engine and the ranks said of the failures of a job that was then restarted; from 1."""
+        return self.logs / f"attempt{number}"
+
     @property
     def report(self) -> Path:
         return self.root / "report"
@@ -95,14 +99,14 @@ class RunLayout:
         """Metric records of one rank, JSON lines."""
         return self.root / f"metrics.rank{rank}.jsonl"
 
-    def stdout(self, rank: int) -> Path:
-        return self.logs / f"rank{rank}.stdout.log"
-
-    def stderr(self, rank: int) -> Path:
     def modules(self, rank: int) -> Path:
         """The modules that this rank loaded from outside the snapshot and its installed packages, JSON."""
         return self.root / f"modules.rank{rank}.json"
 
+    def stdout(self, rank: int) -> Path:
+        return self.logs / f"rank{rank}.stdout.log"
+
+    def stderr(self, rank: int) -> Path:
         return self.logs / f"rank{rank}.stderr.log"
 
     def error(self, rank: int) -> Path:

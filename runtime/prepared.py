@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from . import collectives
 from .checkpoint.checkpointer import Part
-from .data.activity import Activity, Iteration, valid_rows
+from .data.activity import Activity, Iteration, LoaderLimit, valid_rows
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
 from .errors import UsageError
 from .mesh import effective_batch
@@ -33,7 +33,7 @@ class Prepared:
     """Wraps what the script hands over, and runs backward and the accumulation window over it.
 
     Args:
-        smoke: set later by the owner, in a smoke run.
+        smoke, limit: set later by the owner: the smoke run, and what may end loaders early.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Prepared:
         self.strategy = strategy
         self.precision = precision
         self.smoke: SmokeRun | None = None
+        self.limit: LoaderLimit | None = None
         self.activity = Activity()
         self.models: list[nn.Module] = []
         self.optimizers: list[PreparedOptimizer] = []
@@ -122,7 +123,7 @@ class Prepared:
             seed=int(collectives.broadcast(seed)),
             index=len(self.loaders),
             activity=self.activity,
-            limit=self.smoke,
+            limit=self.limit,
         )
         self.loaders.append(prepared)
         return prepared
@@ -190,6 +191,10 @@ class Prepared:
         self.windows.reset()
         for optimizer in self.optimizers:
             optimizer.zero_grad(discard=True)
+
+    def trains(self, loader: PreparedLoader) -> bool:
+        """Whether a batch of this loader has had a backward."""
+        return id(loader) in self._trained_loaders
 
     @property
     def optimizer_steps(self) -> int:

@@ -73,6 +73,15 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler of its own for this signal."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (_PROC / str(pid) / "status").read_text(errors="replace").splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def resident_bytes(pids: Iterable[int]) -> int | None:
     """Summed resident memory; None if none of them could be read."""
     total, seen = 0, False

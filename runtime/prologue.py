@@ -58,6 +58,9 @@ def _order_differences(plan: TrainingPlan, layout: RunLayout, order: LaunchOrder
     wall_time_s = plan.smoke.wall_time_s if order.kind == "smoke" else plan.ceilings.wall_time_s
     if order.wall_time_s > wall_time_s:
         lines.append(f"launch.json: wall time {order.wall_time_s:g} s is above the plan's {wall_time_s:g} s")
+    max_restarts = 0 if order.kind == "smoke" else plan.ceilings.max_retries
+    if order.max_restarts > max_restarts:
+        lines.append(f"launch.json: {order.max_restarts} restarts are above the plan's {max_restarts}")
     if order.disk_bytes > plan.ceilings.disk_bytes:
         lines.append(f"launch.json: disk {order.disk_bytes} bytes is above the plan's {plan.ceilings.disk_bytes}")
     return lines

@@ -38,8 +38,10 @@ class Pulse:
         return 0.0 if self._started is None else time.monotonic() - self._started
 
     def start_clock(self) -> None:
-        """The job starts now."""
-        self.phase, self.started_at_s, self._started = "running", time.time(), time.monotonic()
+        """The job starts now, or again: its time is counted from its first start."""
+        self.phase = "running"
+        if self._started is None:
+            self.started_at_s, self._started = time.time(), time.monotonic()
         self._next_beat = 0.0
 
     def beat(self) -> None:

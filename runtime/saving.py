@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from .checkpoint.checkpointer import Checkpointer, saved_rng_ranks
+from .checkpoint.checkpointer import Checkpointer
 from .checkpoint.directory import newest_checkpoint, prune
 from .checkpoint.export import save_weights
+from .checkpoint.manifest import saved_rng_ranks
 from .errors import CheckpointError, UsageError
 from .options import ProjectConfiguration
 from .prepared import Prepared
@@ -23,6 +24,7 @@ class StateSaver:
         self._reporter = reporter
         self._project = project
         self._checkpointer = Checkpointer(state=prepared.state, strategy=prepared.strategy.name)
+        self._resume = prepared.state.environment.resume
         self.iteration = project.iteration
 
     @property
@@ -50,6 +52,7 @@ class StateSaver:
     def save(self, output_dir: str | Path | None) -> Path:
         """Write a checkpoint; old automatically named ones go only when it is complete."""
         self._warn_of_open_window()
+        self._resume = None
         automatic = output_dir is None or self._project.automatic_checkpoint_naming
         saved = self._checkpointer.save(
             lambda: self._named() if automatic else Path(str(output_dir)),
@@ -70,8 +73,9 @@ class StateSaver:
         return saved.path
 
     def load(self, input_dir: str | Path | None) -> Path:
-        """Load a checkpoint, the newest automatically named one if no path is given."""
-        path = self._checkpoints() if input_dir is None else Path(input_dir)
+        """Load a checkpoint; without a path the one to resume from, once, else the newest automatically named."""
+        resume, self._resume = self._resume, None
+        path = Path(input_dir) if input_dir is not None else resume or self._checkpoints()
         directory = self._checkpointer.load(path, self._prepared.parts())
         self._prepared.forget_gradients()
         self._continue_numbering(directory)

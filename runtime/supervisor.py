@@ -7,25 +7,29 @@ import contextlib
 import ctypes
 import os
 import select
+import signal
 import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from .config.order import LaunchOrder, RankFailure, ResultState, RunResult
 from .config.plan import TrainingPlan
-from .env import current_environment
+from .env import RESUME, current_environment
 from .errors import ForerunError, LaunchError
 from .interrupts import Interrupts
 from .launchers.process import Child, start_child
 from .layout import RunLayout
 from .outcome import read_outcome, signal_name
-from .procfs import alive
+from .procfs import alive, catches
 from .prologue import check_plan
 from .pulse import Pulse
-from .records import append_event
+from .records import append_event, read_events
+from .restarts import last_checkpoint, mark_logs, put_aside
 from .run_files import claim_run, read_cancel, read_order, write_model
 from .undertaker import Undertaker
 
@@ -33,6 +37,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.2
 _LEASE_GRACE_S = 5.0
 _RESULT_TRIES_S = 60.0
+_SAVING_SHARE = 0.7  # of the grace time, for a checkpoint; then the ranks are asked to end in any case
+_T = TypeVar("_T")
 
 
 def main() -> int:
@@ -75,16 +81,18 @@ class _Ending:
     reason: str
     exit_code: int | None = None
     failures: tuple[RankFailure, ...] = ()
+    may_restart: bool = False
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """Why the job is to end before its time."""
+    """Why the job is to end before its time; `may_save`: its ranks are asked first to save a checkpoint."""
 
     state: ResultState
     reason: str
     signal: int
     grace_s: float
+    may_save: bool = False
 
 
 class Supervisor:
@@ -98,6 +106,8 @@ class Supervisor:
         self._pulse = Pulse(layout, self._undertaker)
         self._plan: TrainingPlan | None = None
         self._signals: list[str] = []
+        self._attempt = 1
+        self._resume: Path | None = None
 
     def supervise(self) -> RunResult:
         started_at_s = time.time()
@@ -105,7 +115,7 @@ class Supervisor:
             folder.mkdir(parents=True, exist_ok=True)
         self._pulse.beat()
         try:
-            ending = self._prologue() or self._run()
+            ending = self._attempts()
         except Exception as error:  # whatever it is, the job must not stay behind
             traceback.print_exc()
             ending = _Ending("failed", f"the supervisor failed: {type(error).__name__}: {error}")
@@ -125,11 +135,42 @@ class Supervisor:
             failures=ending.failures,
             signals_sent=tuple(self._signals),
             survivors=self._undertaker.survivors,
+            attempts=self._attempt,
         )
         self._event("job_ended", state=result.state, reason=result.reason)
         self._write(result)
         self._undertaker.dismiss_watchdog()
         return result
+
+    def _attempts(self) -> _Ending:
+        """The job, and again while it fails and restarts are left."""
+        ending = self._prologue() or self._run()
+        while ending.may_restart and self._attempt <= self._order.max_restarts:
+            ending = self._between(ending) or self._prologue() or self._run()
+        if ending.may_restart and self._attempt > 1:
+            return replace(ending, reason=f"{ending.reason} (attempt {self._attempt}, the last)")
+        return ending
+
+    def _between(self, failed: _Ending) -> _Ending | None:
+        """Clear up after an attempt that failed and make ready for the next; None if it may start."""
+        self._event("attempt_ended", attempt=self._attempt, reason=failed.reason, exit_code=failed.exit_code)
+        self._pulse.phase = "stopping"
+        self._signals += self._undertaker.clear_up(self._order.grace_s, self._pulse.beat)
+        if self._undertaker.survivors:
+            return replace(failed, reason=f"{failed.reason}; not restarted: processes are left", may_restart=False)
+        put_aside(self._layout, self._attempt)
+        found = self._beating(lambda: last_checkpoint(self._layout))
+        if isinstance(found, _Stop):
+            return _Ending(found.state, f"{found.reason}; attempt {self._attempt + 1} had not started")
+        self._attempt, self._resume = self._attempt + 1, found
+        place = "the beginning" if found is None else str(found)
+        self._event("attempt_started", attempt=self._attempt, resume_from=None if found is None else place)
+        mark_logs(
+            self._layout,
+            f"forerun: attempt {self._attempt} of at most {self._order.max_restarts + 1}, from {place}; "
+            f"attempt {self._attempt - 1} ended: {failed.reason.splitlines()[0][:300]}",
+        )
+        return None
 
     def _prologue(self) -> _Ending | None:
         """Compare everything with the plan; None if the job may start. Heartbeats go on meanwhile."""
@@ -137,31 +178,44 @@ class Supervisor:
             if self._layout.plan.exists():
                 return _Ending("failed", "the order says that there is no plan, but plan.json is there")
             return None
-        found: list[TrainingPlan | Exception] = []
-        check = threading.Thread(target=self._check, args=(found,), daemon=True)
-        check.start()
-        while check.is_alive():
-            check.join(_TICK_S)
+        try:
+            plan = self._beating(lambda: check_plan(self._layout, self._order))
+        except ForerunError as error:
+            return _Ending("failed", f"not started: {error}")
+        if isinstance(plan, _Stop):
+            return _Ending(plan.state, f"{plan.reason}; the job had not started")
+        self._plan = plan
+        return None
+
+    def _beating(self, work: Callable[[], _T]) -> _T | _Stop:
+        """Do something that takes long; heartbeats go on, and a reason to stop ends the waiting."""
+        results: list[_T] = []
+        errors: list[Exception] = []
+
+        def do() -> None:
+            try:
+                results.append(work())
+            except Exception as error:  # handed over to the thread that supervises
+                errors.append(error)
+
+        thread = threading.Thread(target=do, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_TICK_S)
             self._pulse.beat()
             if stop := self._stop_wanted():
-                return _Ending(stop.state, f"{stop.reason}; the job had not started")
-        if isinstance(found[0], TrainingPlan):
-            self._plan = found[0]
-            return None
-        if not isinstance(found[0], ForerunError):
-            raise found[0]
-        return _Ending("failed", f"not started: {found[0]}")
-
-    def _check(self, found: list[TrainingPlan | Exception]) -> None:
-        try:
-            found.append(check_plan(self._layout, self._order))
-        except Exception as error:  # handed over to the thread that supervises
-            found.append(error)
+                return stop
+        if errors:
+            raise errors[0]
+        return results[0]
 
     def _run(self) -> _Ending:
         spec = self._order.spec
         self._link_runtime()
         environment = {**self._base_environment(), **spec.environment}
+        environment.pop(RESUME, None)
+        if self._resume is not None:
+            environment[RESUME] = str(self._resume)
         self._undertaker.start_watchdog()
         engine = start_child(
             spec.argv,
@@ -171,7 +225,7 @@ class Supervisor:
         )
         self._undertaker.own.add(engine.pid)
         self._pulse.start_clock()
-        self._event("job_started", pid=engine.pid, argv=list(spec.argv))
+        self._event("job_started", pid=engine.pid, argv=list(spec.argv), attempt=self._attempt)
         descriptor = os.pidfd_open(engine.pid)
         try:
             while (code := engine.poll()) is None:
@@ -182,8 +236,9 @@ class Supervisor:
         finally:
             os.close(descriptor)
         outcome = read_outcome(self._layout, code)
-        state: ResultState = "succeeded" if outcome.succeeded else "failed"
-        return _Ending(state, outcome.reason, outcome.exit_code, outcome.failures)
+        if outcome.succeeded:
+            return _Ending("succeeded", outcome.reason, outcome.exit_code)
+        return _Ending("failed", outcome.reason, outcome.exit_code, outcome.failures, may_restart=True)
 
     def _base_environment(self) -> dict[str, str]:
         if self._plan is None:
@@ -207,9 +262,8 @@ class Supervisor:
         """The first reason to end the job now, if there is one."""
         order, grace_s = self._order, self._order.grace_s
         if number := self._interrupts.take():
-            return _Stop(
-                "cancelled", f"told to stop by {signal_name(number)}", self._interrupts.forwarded(number), grace_s
-            )
+            said, forwarded = f"told to stop by {signal_name(number)}", self._interrupts.forwarded(number)
+            return _Stop("cancelled", said, forwarded, grace_s, may_save=number != signal.SIGINT)
         sigterm = self._interrupts.gentle
         with contextlib.suppress(ForerunError):  # a torn or foreign cancel.json is no request
             if cancel := read_cancel(self._layout):
@@ -218,7 +272,8 @@ class Supervisor:
             gone = f"the server that held the lease (process {order.lease.pid}) is gone"
             return _Stop("cancelled", gone, sigterm, min(grace_s, _LEASE_GRACE_S))
         if self._pulse.elapsed_s > order.wall_time_s:
-            return _Stop("stopped_at_limit", f"wall time limit of {order.wall_time_s:g} s reached", sigterm, grace_s)
+            limit = f"wall time limit of {order.wall_time_s:g} s reached"
+            return _Stop("stopped_at_limit", limit, sigterm, grace_s, may_save=True)
         if self._pulse.disk_bytes > order.disk_bytes:
             used = f"{self._pulse.disk_bytes} bytes used of {order.disk_bytes}"
             return _Stop("stopped_at_limit", f"disk limit reached: {used}", sigterm, grace_s)
@@ -228,23 +283,45 @@ class Supervisor:
         """Ask first (the engine passes it on to its ranks), then kill."""
         self._pulse.phase = "stopping"
         self._event("stop_requested", reason=stop.reason)
-        engine.send(stop.signal)
-        self._signals.append(signal_name(stop.signal))
-        began = time.monotonic()
-        while engine.poll() is None and time.monotonic() < began + stop.grace_s:
+        began, began_s = time.monotonic(), time.time()
+        last = signal.SIGUSR1 if stop.may_save and self._asks_to_save(engine) else stop.signal
+        engine.send(last)
+        self._signals.append(signal_name(last))
+        if last == signal.SIGUSR1 and not self._ends_by(began + _SAVING_SHARE * stop.grace_s, engine, descriptor):
+            last = stop.signal
+            engine.send(last)
+            self._signals.append(signal_name(last))
+        self._ends_by(began + stop.grace_s, engine, descriptor)
+        waited_s = time.monotonic() - began
+        if engine.poll() == 0:  # torchrun gives 0 only if every rank had finished by itself
+            return _Ending("succeeded", f"every rank ended with exit 0 before this took effect: {stop.reason}", 0)
+        reason = "; ".join([stop.reason, *self._saved_since(began_s)])
+        if engine.poll() is not None:
+            return _Ending(stop.state, f"{reason}; ended on {signal_name(last)} after {waited_s:.1f} s")
+        self._undertaker.kill_all()
+        engine.wait(_LEASE_GRACE_S)
+        self._signals.append(f"SIGKILL after {waited_s:.0f} s")
+        return _Ending(stop.state, f"{reason}; killed (SIGKILL) after {waited_s:.0f} s")
+
+    def _asks_to_save(self, engine: Child) -> bool:
+        """Whether SIGUSR1 reaches a rank that handles it: it would end what does not, and nothing would be saved."""
+        ranks = self._undertaker.job_pids() - {engine.pid}
+        return catches(engine.pid, signal.SIGUSR1) and any(catches(pid, signal.SIGUSR1) for pid in ranks)
+
+    def _saved_since(self, time_s: float) -> list[str]:
+        with contextlib.suppress(OSError):
+            events = [e for e in read_events(self._layout.events) if e.event == "preempted" and e.time_s >= time_s]
+            return [f"saved first: {event.details.get('path')}" for event in events[-1:]]
+        return []
+
+    def _ends_by(self, end: float, engine: Child, descriptor: int) -> bool:
+        """Wait until the engine ends, or this moment comes, or somebody insists; whether it has ended."""
+        while engine.poll() is None and time.monotonic() < end:
             self._wait(_TICK_S, descriptor)
             self._pulse.beat()
             if self._interrupts.insists():
                 break
-        waited_s = time.monotonic() - began
-        if engine.poll() == 0:  # torchrun gives 0 only if every rank had finished by itself
-            return _Ending("succeeded", f"every rank ended with exit 0 before this took effect: {stop.reason}", 0)
-        if engine.poll() is not None:
-            return _Ending(stop.state, f"{stop.reason}; ended on {signal_name(stop.signal)} after {waited_s:.1f} s")
-        self._undertaker.kill_all()
-        engine.wait(_LEASE_GRACE_S)
-        self._signals.append(f"SIGKILL after {waited_s:.0f} s")
-        return _Ending(stop.state, f"{stop.reason}; killed (SIGKILL) after {waited_s:.0f} s")
+        return engine.poll() is not None
 
     def _wait(self, timeout_s: float, engine: int) -> None:
         poll = select.poll()

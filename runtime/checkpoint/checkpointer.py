@@ -172,12 +172,6 @@ class Checkpointer:
             set_seed(derive_seed(first.sha256, rank) % 2**32)
 
 
-def saved_rng_ranks(directory: Path) -> list[int]:
-    """The ranks whose random states a checkpoint holds."""
-    above = [int(path.stem.removeprefix("rng.rank")) for path in directory.glob("rng.rank*.json")]
-    return sorted([0, *above])
-
-
 def read_tensors(path: Path) -> Any:
     """Load a file of plain data onto the CPU; pickled objects are refused.
 

@@ -115,3 +115,9 @@ def is_complete(directory: Path) -> bool:
         return False
     paths = [(directory / file.path, file.size_bytes) for file in manifest.files]
     return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+
+
+def saved_rng_ranks(directory: Path) -> list[int]:
+    """The ranks whose random states a checkpoint holds."""
+    stems = [path.stem.removeprefix("rng.rank") for path in directory.glob("rng.rank*.json")]
+    return sorted([0, *(int(stem) for stem in stems if stem.isdecimal())])

@@ -40,6 +40,7 @@ def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
     deaths = DeathWatch(options.num_processes, grace_s=options.grace)
+    signal.signal(signal.SIGUSR1, lambda _number, _frame: deaths.ask_to_save())
     try:
         _run(options, target, deaths)
     except SystemExit:
@@ -89,6 +90,15 @@ class DeathWatch(threading.Thread):
                     for end in (os.killpg, os.kill):
                         with contextlib.suppress(ProcessLookupError, PermissionError):
                             end(pid, signal.SIGKILL)
+
+    def ask_to_save(self) -> None:
+        """Pass SIGUSR1 on to the ranks that handle it; it would end the others."""
+        for pid in self._watched.copy().values():
+            with contextlib.suppress(OSError, ValueError, StopIteration):
+                status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+                caught = int(next(line for line in status if line.startswith("SigCgt:")).split()[1], 16)
+                if caught >> (signal.SIGUSR1 - 1) & 1:
+                    os.kill(pid, signal.SIGUSR1)
 
     def is_wanted(self) -> bool:
         return len(self._ranks) < self._num_processes or bool(self._watched)

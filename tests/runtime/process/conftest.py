@@ -86,6 +86,7 @@ class Runs:
         kind: RunKind = "full",
         grace_s: float = 3.0,
         files: dict[str, str] | None = None,
+        max_retries: int = 0,
         **order: Any,
     ) -> Run:
         """A run with plan, snapshot and data, launched by torchrun."""
@@ -106,7 +107,7 @@ class Runs:
             seed=None,
             smoke=SmokeSettings(args=("--small", "{run_dir}")),
             evaluation=None,
-            ceilings=Ceilings(wall_time_s=300.0),
+            ceilings=Ceilings(wall_time_s=300.0, max_retries=max_retries),
         )
         write_model(run.layout.plan, run.plan)
         spec = LocalLauncher().render(run.plan, run.layout, run_id=run.run_id, kind=kind)
@@ -146,7 +147,16 @@ class Runs:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Runs]:
-    made = Runs(tmp_path)
+    yield from _runs(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    yield from _runs(tmp_path_factory.mktemp("runs"))
+
+
+def _runs(root: Path) -> Iterator[Runs]:
+    made = Runs(root)
     yield made
     for run in made.made:
         claim = read_claim(run.layout) if run.layout.claim.exists() else None
