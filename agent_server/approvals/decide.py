@@ -12,7 +12,7 @@ from tools.domain.approval import Approval, ApproverKey, Decision
 from tools.domain.errors import Refused, WrongStep
 from tools.domain.plan_state import PlanState
 from tools.domain.ports import Store
-from tools.request_approval import DECISION_TYPE, decision_payload, launch_refusals
+from tools.request_approval import DECISION_TYPE, decision_payload, launch_refusals, store_refusals
 from tools.signatures import sign
 
 from .policy import require_level_for_mode
@@ -84,6 +84,7 @@ def decide(
         note=verdict.note,
         decided_at_s=now_s,
         nonce=secrets.token_hex(16),
+        audit_head=store.audit_log()[-1].hash,
     )
     approval = Approval(decision=decision, envelope=sign(decision_payload(decision), DECISION_TYPE, private_key))
     keys = store.keys()
@@ -91,6 +92,7 @@ def decide(
     checked = check_request(record, request, rules_of(store, now_s=now_s))
     reasons = launch_refusals(record, request, approval, enrolled, now_s=now_s, required=checked.required)
     reasons += checked.reasons
+    reasons += store_refusals(request, identity=store.identity)
     if verdict.decision == "approve" and reasons:
         raise Refused(
             f"request {request_id} cannot be approved: {'; '.join(reasons)}",
