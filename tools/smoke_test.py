@@ -21,6 +21,7 @@ from .evidence.step_times import step_times
 from .text import shown
 
 RUNTIME_LOSS = "backward_loss"
+_CHECKPOINT_FILES_NAMED = 20
 _LOSSES_KEPT = 100
 Outcome = Literal["passed", "failed", "not_shown"]
 
@@ -48,7 +49,7 @@ def judge_smoke(
     num_seen = steps_seen(metrics, events)
     checks = (
         _ran_to_end(run),
-        _steps_seen(num_seen, plan.smoke.num_steps),
+        _steps_seen(num_seen, plan.smoke.num_steps, metrics=metrics, events=events),
         _loss_finite(metrics, losses, name=plan.smoke.loss),
         _loss_fell(losses, name=plan.smoke.loss, note=note),
         _checkpoint_loads(run, layout, events=events, check_checkpoint=check_checkpoint),
@@ -95,9 +96,14 @@ def _ran_to_end(run: RunRecord) -> SmokeCheck:
     return SmokeCheck(name="ran_to_end", outcome=outcome, detail=detail, sources=("result.json",))
 
 
-def _steps_seen(num_seen: int, wanted: int) -> SmokeCheck:
+def _steps_seen(
+    num_seen: int, wanted: int, *, metrics: Sequence[SourcedMetric], events: Sequence[EventRecord]
+) -> SmokeCheck:
     outcome: Outcome = "passed" if num_seen >= wanted else "not_shown"
-    return SmokeCheck(name="steps_seen", outcome=outcome, detail=f"{num_seen} of {wanted} steps seen")
+    counted = any(e.event == "smoke_steps_done" for e in events)
+    stepped = in_step_order([m for m in metrics if m.record.step is not None]) or list(metrics)
+    sources = ("events.jsonl",) if counted else _sources([*stepped[:1], *stepped[-1:]])
+    return SmokeCheck(name="steps_seen", outcome=outcome, detail=f"{num_seen} of {wanted} steps seen", sources=sources)
 
 
 def _losses(metrics: Sequence[SourcedMetric], name: str) -> tuple[list[SourcedMetric], str]:
@@ -185,11 +191,12 @@ def _checkpoint_loads(
         )
     where = shown(path.relative_to(layout.root).as_posix())
     problem = check_checkpoint(path)
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     return SmokeCheck(
         name="checkpoint_loads",
         outcome="passed" if problem is None else "failed",
         detail=f"{where} loads" if problem is None else f"{where} does not load: {shown(problem)}",
-        sources=(where,),
+        sources=tuple(shown(p.relative_to(layout.root).as_posix()) for p in files[:_CHECKPOINT_FILES_NAMED]),
     )
 
 

@@ -1,6 +1,7 @@
 """What is NOT verified, each by a stable id and with its reason. This section is never empty and never missing."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 
 from runtime.config.plan import TrainingPlan
@@ -204,4 +205,5 @@ def _assumed(name: str, value: str) -> str:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40] or "other"
+    words = re.sub(r"[^a-z0-9]+", " ", text.lower())
+    return textwrap.shorten(words, 40, placeholder="").replace(" ", "_") or "other"
