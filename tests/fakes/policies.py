@@ -84,6 +84,7 @@ def ask_by_policy(
     request = build_request(
         record,
         reason="",
+        store=store.identity,
         policy_version=rules.policy.version,
         now_s=clock(),
         ttl_s=rules.policy.policy.requests.expire_after_s,

@@ -52,8 +52,8 @@ class _Need:
 
 def amounts(plan: TrainingPlan, estimate: CostEstimate | None, prices: PriceList | None) -> Amounts:
     """Cost counts as known when a price fits and the estimate has a cost in the same currency."""
-    hours = Decimal(repr(plan.ceilings.wall_time_s)) / 3600
-    device_hours = exact(hours * plan.layout.num_processes)
+    seconds = Decimal(repr(plan.ceilings.wall_time_s))
+    device_hours = exact(seconds * plan.layout.num_processes / 3600)  # multiplied first: thirds stay exact
     price = prices.price_for(plan.layout) if prices else None
     if prices is None or price is None:
         why = "no price fits this launcher and device" if prices else "no price list counts"
@@ -63,7 +63,7 @@ def amounts(plan: TrainingPlan, estimate: CostEstimate | None, prices: PriceList
         return Amounts(None, device_hours, rate, prices.currency, "the estimate has no cost")
     if estimate.currency != prices.currency:
         return Amounts(None, device_hours, rate, prices.currency, f"the estimate is in {estimate.currency}")
-    return Amounts(exact(rate * hours), device_hours, rate, prices.currency, "")
+    return Amounts(exact(rate * seconds / 3600), device_hours, rate, prices.currency, "")
 
 
 def assess(in_force: PolicyInForce, facts: Facts, *, free_today: int | None = None) -> Assessment:
