@@ -105,9 +105,8 @@ def config(context: typer.Context, config_file: ConfigFile = None) -> None:
 
         raise typer.Exit(commands.ask_and_write(config_file))
     if config_file is not None:
-        raise ConfigurationError(
-            f"--config-file before {context.invoked_subcommand}", next_step=f"write it after {context.invoked_subcommand}"
-        )
+        name = context.invoked_subcommand
+        raise ConfigurationError(f"--config-file before {name}", next_step=f"write it after {name}")
 
 
 @config_app.command("default")

@@ -19,7 +19,7 @@ _GROUPS = {
     "dynamo": "torch.compile",
     "parallelism_config": "Degrees of parallelism",
     "mpirun": "MPI",
-    "tpu": "TPU",
+    "tpu_pod": "TPU",
     "sagemaker": "SageMaker",
 }
 _REMARKS = {
@@ -30,7 +30,7 @@ _REMARKS = {
     "dynamo": "call torch.compile in the script",
     "parallelism_config": "all processes are data-parallel in this version",
     "mpirun": "processes are started by torchrun on this machine",
-    "tpu": "TPU pods are not in this version",
+    "tpu_pod": "TPU pods are not in this version",
     "sagemaker": "SageMaker is not in this version: put `forerun launch` into the job's own script",
 }
 
@@ -298,14 +298,14 @@ _PARALLEL = (
 )
 _OTHERS = (
     _row("mpirun", "mpirun_hostfile", Text(), "Hosts for mpirun."),
-    _top("tpu", "downcast_bf16", Flag(), "Doubles become bf16 on a TPU."),
-    _top("tpu", "tpu_cluster", Flag(), "Use a TPU pod.", keys=("tpu_use_cluster",)),
-    _top("tpu", "tpu_use_sudo", Flag(), "sudo in the pod."),
-    _top("tpu", "tpu_name", Text(), "Name of the pod."),
-    _top("tpu", "tpu_zone", Text(), "Its zone."),
-    _top("tpu", "vm", Many(), "Machines of the pod.", keys=("tpu_vm",)),
-    _top("tpu", "tpu_command_file", Text(), "Script that prepares the pod.", keys=("command_file",)),
-    _top("tpu", "tpu_commands", Many(), "Commands that prepare the pod.", keys=("commands",)),
+    _top("tpu_pod", "downcast_bf16", Flag(), "Doubles become bf16 on a TPU."),
+    _top("tpu_pod", "tpu_cluster", Flag(), "Use a TPU pod.", keys=("tpu_use_cluster",)),
+    _top("tpu_pod", "tpu_use_sudo", Flag(), "sudo in the pod."),
+    _top("tpu_pod", "tpu_name", Text(), "Name of the pod."),
+    _top("tpu_pod", "tpu_zone", Text(), "Its zone."),
+    _top("tpu_pod", "vm", Many(), "Machines of the pod.", keys=("tpu_vm",)),
+    _top("tpu_pod", "tpu_command_file", Text(), "Script that prepares the pod.", keys=("command_file",)),
+    _top("tpu_pod", "tpu_commands", Many(), "Commands that prepare the pod.", keys=("commands",)),
 )
 _SAGEMAKER = tuple(
     _top("sagemaker", f"sagemaker_{name.removeprefix('sagemaker_')}", Text(), "SageMaker.", keys=(name,))

@@ -37,6 +37,7 @@ class ConfigFile:
 
 @dataclass
 class _Reading:
+    form: Form = "forerun"
     values: dict[str, Given] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ def interpret(tree: Branch, path: Path) -> ConfigFile:
         return ConfigFile(path, "deepspeed", deepspeed_values(deepspeed), deepspeed)
     form = _form(entries, path)
     known = own_keys() if FORMAT_KEY in entries else all_keys()
-    reading = _Reading()
+    reading = _Reading(form)
     for key, node in _leaves(entries, known, reading):
         _read(key, node, known, reading)
     if reading.problems:
@@ -139,7 +140,8 @@ def _form(entries: dict[str, Node], path: Path) -> Form:
             next_step="make a file with `forerun config`",
         )
     own = {key.partition(".")[0] for key in own_keys()}
-    return "forerun" if all(key in own for key in entries) else "accelerate"
+    theirs = "compute_environment" in entries or "distributed_type" in entries
+    return "accelerate" if theirs or any(key not in own for key in entries) else "forerun"
 
 
 def _leaves(entries: dict[str, Node], known: dict[str, Option], reading: _Reading) -> list[tuple[str, Node]]:
@@ -166,7 +168,7 @@ def _read(key: str, node: Node, known: dict[str, Option], reading: _Reading) -> 
         reading.problems.append(f"unknown key {key} ({_line(node)}){meant}")
         return
     try:
-        value = _value(option, node)
+        value = _value(option, node, reading.form)
     except WrongValue as error:
         seen = repr(node.text) if isinstance(node, Scalar) else "a mapping or list"
         reading.problems.append(f"{key} is {seen} ({_line(node)}), allowed: {error}")
@@ -180,9 +182,9 @@ def _read(key: str, node: Node, known: dict[str, Option], reading: _Reading) -> 
     reading.values[option.name] = Given(value, node.place)
 
 
-def _value(option: Option, node: Node) -> Any:
+def _value(option: Option, node: Node, form: Form) -> Any:
     if isinstance(node, Scalar):
-        is_unset = node.text is None or (option.peer_unset and node.text == option.peer_unset)
+        is_unset = node.text is None or (form == "accelerate" and node.text == option.peer_unset != "")
         return None if is_unset else parse_text(option, node.text or "")
     if isinstance(option.kind, Many) and node.items is not None:
         texts = [item.text for item in node.items if isinstance(item, Scalar) and item.text is not None]

@@ -1,6 +1,6 @@
 """LaunchOrder and RunResult: what a supervisor is told, and what it says at the end."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,19 @@ class OutsideModule(Frozen):
     sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
 
 
+class NodeGroup(Frozen):
+    """Several machines, each with a launcher of its own, and this one's place among them."""
+
+    num_nodes: int = Field(ge=2)
+    rank: int = Field(ge=0)
+    address: str = Field(description="of node 0, as given")
+    port: int = Field(ge=1, le=65535)
+    backend: Literal["static", "c10d"] = "static"
+    deadline_s: float = Field(default=300.0, gt=0, description="how long the nodes wait for each other")
+    settings: dict[str, str] = Field(default={}, description="more for the rendezvous")
+    facts: dict[str, Any] = Field(default={}, description="versions and code, which must be equal on all nodes")
+
+
 class LaunchOrder(Frozen):
     """Everything the supervisor needs beside plan.json."""
 
@@ -51,6 +64,7 @@ class LaunchOrder(Frozen):
         default=False,
         description="`forerun launch` by hand: no plan.json, the prologue compares nothing, the caller's environment",
     )
+    nodes: NodeGroup | None = Field(default=None, description="None: this machine alone, or one launcher for all")
     max_restarts: int = Field(
         default=0, ge=0, le=100, description="how often a job that failed is started again, within the same wall time"
     )
