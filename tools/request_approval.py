@@ -31,11 +31,13 @@ def build_request(
     now_s: float,
     ttl_s: float = 3600,
     assessment: Assessment | None = None,
+    store: str = "",
 ) -> ApprovalRequest:
     """What a human is asked about this plan; it expires `ttl_s` seconds from now.
 
     Args:
         assessment: what the policy made of the plan.
+        store: the identity of the database in which the request will lie.
 
     Raises:
         WrongStep: the plan has no smoke run that ended well enough, no estimate, or an open request.
@@ -65,6 +67,7 @@ def build_request(
         expires_at_s=now_s + ttl_s,
         plan=plan,
         assessment=assessment,
+        store=store,
     )
 
 
@@ -87,7 +90,15 @@ def missing_evidence(smoke: SmokeResult | None) -> tuple[str, ...]:
 
 def decision_payload(decision: Decision) -> bytes:
     """The bytes that are signed."""
-    return rfc8785.dumps(decision.model_dump(mode="json"))
+    later = None if decision.audit_head else {"audit_head"}  # decisions of before it existed keep their signature
+    return rfc8785.dumps(decision.model_dump(mode="json", exclude=later))
+
+
+def store_refusals(request: ApprovalRequest, *, identity: str) -> list[str]:
+    """Why a request cannot be decided or used in this database: it was made in another one."""
+    if request.store in ("", identity):
+        return []
+    return [f"it was asked for in the database {request.store}, and this is {identity}: copies approve nothing"]
 
 
 def launch_refusals(

@@ -1,6 +1,7 @@
 """`forerun approvals`, `approve` and `refuse`: a human reads, types what was read, and signs."""
 
 import time
+from collections.abc import Sequence
 
 from agent_server.approvals.decide import Verdict, decide, record_shown
 from agent_server.approvals.policy.budgets import budget_lines
@@ -16,7 +17,7 @@ from tools.domain.ids import require_id
 from tools.domain.plan_state import PlanRecord, PlanState
 from tools.domain.ports import Store
 from tools.plan_difference import differences
-from tools.request_approval import missing_evidence, request_refusals, shown_text
+from tools.request_approval import missing_evidence, request_refusals, shown_text, store_refusals
 from tools.shown_plan import SHORT_DIGEST_CHARACTERS, cost_words, short_digest
 from tools.text import visible
 
@@ -24,6 +25,8 @@ from .approver import LEVEL_WORDS, choose_key, unlock
 from .opening import opened_store
 from .output import ago, say, table
 from .terminal import Terminal
+
+_NEW_KEY_S = 24 * 3600.0
 
 
 def list_requests(settings: Settings, *, limit: int = 50) -> None:
@@ -100,6 +103,7 @@ def _requested(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanReco
 def _open_request(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanRecord]:
     request, record = _requested(store, request_id)
     reasons = request_refusals(record, request, now_s=max(time.time(), store.latest_time_s()))
+    reasons += store_refusals(request, identity=store.identity)
     if reasons:
         raise Refused(
             f"request {request_id} cannot be approved: {'; '.join(reasons)}", next_step="ask for a new request"
@@ -119,12 +123,28 @@ def _show(
     text = f"Level: {LEVEL_WORDS[key.level]}\nApprover: {key.approver} ({key.key_id[:8]})\n" + shown_text(
         record, request, spec=_command(settings, record), differences=changes
     )
+    text = "\n".join([*_key_lines(store.keys(), key, now_s=time.time()), text])
     text += "".join(f"Budget of {visible(line)}\n" for line in _budgets(store, request, record))
     record_shown(store, request.request_id, approver=key.approver, text=text, channel="terminal")
     style = "bold magenta" if key.level is AssuranceLevel.SIMULATED else "bold yellow"
     terminal.say(f"*** {LEVEL_WORDS[key.level]} ***", style=style)
     terminal.say(text)
     return text
+
+
+def _key_lines(keys: Sequence[ApproverKey], used: ApproverKey, *, now_s: float) -> list[str]:
+    """Who else can approve here, and since when: a key that nobody of the house enrolled must not stay unseen."""
+    lines = []
+    for key in keys:
+        if key.removed_at_s is not None:
+            continue
+        age = f"{key.approver} ({key.key_id[:8]}), enrolled {ago(now_s - key.enrolled_at_s)} ago"
+        new = now_s - key.enrolled_at_s < _NEW_KEY_S
+        if new or key.key_id != used.key_id:
+            lines.append(f"{'*** NEW KEY ***' if new else 'Another key'} can approve here: {age}")
+    if any("NEW KEY" in line for line in lines):
+        lines.append("If nobody of yours enrolled it, approve nothing: `forerun keys remove`, `forerun audit verify`")
+    return lines
 
 
 def _have_it_typed(terminal: Terminal, request: ApprovalRequest, record: PlanRecord) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """`forerun audit verify`: does the database still say what happened?"""
 
+from datetime import UTC, datetime
+
 from agent_server.approvals.policy.in_force import document_problems
 from agent_server.settings import Settings
 from tools.domain.applied import KINDS
@@ -8,6 +10,8 @@ from tools.request_approval import signature_problems
 
 from .opening import opened_store
 from .output import fail, say
+
+_KEY_EVENTS = ("key_enrolled", "key_removed")
 
 
 def verify(settings: Settings) -> int:
@@ -19,6 +23,10 @@ def verify(settings: Settings) -> int:
         fail(problem)
     if problems:
         return 1
+    for link in log:
+        if link.event in _KEY_EVENTS:
+            when = datetime.fromtimestamp(link.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            say(f"link {link.sequence}, {when}: {link.event} {link.subject[:8]} by {link.actor}")
     say(f"{len(log)} links, every record and every signature fit. Head: {log[-1].hash}")
     return 0
 

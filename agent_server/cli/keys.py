@@ -24,7 +24,12 @@ def enroll_key(settings: Settings, name: str) -> None:
         known = store.keys()
         active = [key for key in known if key.removed_at_s is None]
         if active:
-            terminal.say(f"This store knows already: {', '.join(k.approver for k in active)}.", style="bold yellow")
+            others = ", ".join(f"{k.approver} ({k.key_id[:8]})" for k in active)
+            terminal.say(
+                f"*** ANOTHER KEY *** This store knows already: {others}. From now on {name!r} can approve too; "
+                "approval texts, reports and the audit log say so.",
+                style="bold red",
+            )
         else:
             terminal.say(
                 f"*** THE FIRST KEY of {settings.state_dir} ***\nUntil now nobody could approve anything here. From "

@@ -75,6 +75,7 @@ def request_approval(place: Workplace, plan_id: str, reason: str) -> Asked:
     _require_current_estimate(record, now.prices)
     request = build_request(
         record,
+        store=place.store.identity,
         reason=reason,
         policy_version=now.policy.version,
         now_s=place.now_s(),

@@ -65,6 +65,7 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
         request=request,
         approval=approval,
         approver_key=next((k for k in keys if approval and k.key_id == approval.decision.key_id), None),
+        enrolled_keys=keys,
         audit_head=log[-1].hash if log else "",
         environment=read_environment(layout_of(run)),
         past_runs=_earlier_runs(place.store, run),

@@ -44,6 +44,17 @@ class Database:
             self._prepare_file()
         self._engine = self._make_engine()
 
+    @property
+    def identity(self) -> str:
+        """Which database this is: path and inode of its file, or the server's URL without the password."""
+        if not self.is_sqlite:
+            return self._url.render_as_string(hide_password=True)
+        path = Path(self.name).resolve()
+        try:
+            return f"{path} (inode {path.stat().st_ino})"
+        except OSError as error:
+            raise self.unavailable(error.strerror or str(error)) from error
+
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view."""

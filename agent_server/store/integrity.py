@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Column, Connection, select
 
-from tools.domain.approval import AuditRecord
+from tools.domain.approval import Approval, AuditRecord
 
 from . import tables
 from .chain import first_break
@@ -58,7 +58,7 @@ def load_log(connection: Connection) -> list[AuditRecord]:
 def problems(connection: Connection, *, only: Collection[str] | None = None) -> list[str]:
     """Everything that does not fit, in words; with `only`, records of other ids are passed over."""
     log = load_log(connection)
-    found = _chain_problems(connection, log)
+    found = _chain_problems(connection, log) + _anchor_problems(connection, log)
     last = {r.subject: r.details[RECORD_DIGEST] for r in log if RECORD_DIGEST in r.details}
     seen = set()
     for kind, column in _RECORDS:
@@ -76,6 +76,24 @@ def problems(connection: Connection, *, only: Collection[str] | None = None) -> 
         found.extend(
             f"the record {subject} is in the audit log and gone from the database" for subject in last.keys() - seen
         )
+    return found
+
+
+def _anchor_problems(connection: Connection, log: list[AuditRecord]) -> list[str]:
+    """Each approver signed over the end of the log at that time; a log that was rewritten before it lacks that link."""
+    places = {record.hash: record.sequence for record in log}
+    own = {record.subject: record.sequence for record in reversed(log)}
+    found = []
+    for body in connection.execute(select(tables.approvals.c.body)).scalars():
+        decision = from_body(Approval, body, what="a decision").decision
+        if not decision.audit_head:
+            continue  # made before decisions named it
+        decided = own.get(record_subject("decision", decision.request_id), 0)
+        if not 0 < places.get(decision.audit_head, 0) < decided:
+            found.append(
+                f"{decision.approver} signed the decision on {decision.request_id} over an audit log that ended with "
+                f"{decision.audit_head[:12]}: no link before it has that hash, so rows were removed or rewritten"
+            )
     return found
 
 

@@ -12,7 +12,7 @@ from tools.domain.budget import Reservation
 from tools.domain.errors import Refused, WrongStep
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState
 from tools.domain.run_state import RunRecord
-from tools.request_approval import launch_refusals
+from tools.request_approval import launch_refusals, store_refusals
 
 from . import integrity
 from .applied import applied_state
@@ -30,7 +30,13 @@ def current_rules(connection: Connection, *, now_s: float) -> Rules:
 
 
 def require_launchable(
-    connection: Connection, request: ApprovalRequest, approval: Approval | None, run: RunRecord, *, now_s: float
+    connection: Connection,
+    request: ApprovalRequest,
+    approval: Approval | None,
+    run: RunRecord,
+    *,
+    now_s: float,
+    identity: str,
 ) -> tuple[PlanRecord, Approval, Reservation]:
     """The plan, its approval and what was reserved for it.
 
@@ -42,6 +48,7 @@ def require_launchable(
     checked = check_request(record, request, current_rules(connection, now_s=now_s))
     reasons = launch_refusals(record, request, approval, key, now_s=now_s, required=checked.required)
     reasons.extend(checked.reasons)
+    reasons.extend(store_refusals(request, identity=identity))
     if run.plan_digest != request.plan_digest:
         reasons.append(f"the run is of plan digest {run.plan_digest[:8]}, approved is {request.plan_digest[:8]}")
     held = find_reservation(connection, request.request_id)

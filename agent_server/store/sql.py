@@ -55,6 +55,10 @@ class SqlStore(ApproverRecords):
         with self._database.read() as connection:
             return store_mode(connection)
 
+    @property
+    def identity(self) -> str:
+        return self._database.identity
+
     # Plans
 
     def add_plan(self, record: PlanRecord) -> None:
@@ -167,7 +171,7 @@ class SqlStore(ApproverRecords):
             if approval is not None and approval.used_by is not None:
                 return find_run(connection, approval.used_by)
             record, approval, held = launching.require_launchable(
-                connection, request, approval, run, now_s=self._now_s(connection)
+                connection, request, approval, run, now_s=self._now_s(connection), identity=self.identity
             )
             run = run.model_copy(update={"request_id": request_id})
             used = approval.model_copy(update={"used_by": run.run_id})

@@ -60,12 +60,15 @@ class ApprovalRequest(Frozen):
     expires_at_s: float
     plan: TrainingPlan | None = None
     assessment: Assessment | None = None
+    store: str = Field(default="", description="the database that it was made in: an approval does not go with a copy")
 
     @property
     def digest(self) -> str:
         """request_digest: what the approver signs over."""
-        later = {"assessment"} if self.assessment is None else None  # requests of before it existed keep their digest
-        return digest_json(self.model_dump(mode="json", exclude=later))
+        later = {
+            name for name in ("assessment", "store") if not getattr(self, name)
+        }  # older requests keep their digest
+        return digest_json(self.model_dump(mode="json", exclude=later or None))
 
 
 class Decision(Frozen):
@@ -86,6 +89,9 @@ class Decision(Frozen):
     note: str = ""
     decided_at_s: float
     nonce: str
+    audit_head: str = Field(
+        default="", description="hash of the newest audit record then: the signature holds all rows up to it"
+    )
 
 
 class Approval(Frozen):

@@ -15,7 +15,7 @@ from ..domain.reports import Claim, Interval, NotVerified
 from ..text import redact, shown
 from ..verify_metrics import evaluator_digest
 from .accounting import Account
-from .facts import Facts, masked_command, masked_value
+from .facts import Facts, key_words, masked_command, masked_value
 from .headline import headline
 from .material import ReportMaterial
 from .measurements import curves_of
@@ -239,6 +239,7 @@ def _approval(material: ReportMaterial, facts: Facts) -> dict[str, Any] | None:
         "signature_problems": list(facts.signature_problems),
         "public_pem": material.approver_key.public_pem if material.approver_key else None,
         "envelope": approval.envelope,
+        "keys": [key_words(key) for key in material.enrolled_keys],
     }
 
 

@@ -7,8 +7,10 @@ from runtime.config.plan import TrainingPlan
 
 from ..domain.approval import AssuranceLevel
 from ..text import shown
-from .facts import Facts
+from .facts import Facts, key_words
 from .material import FULL_KINDS, ReportMaterial
+
+_NEW_KEY_S = 24 * 3600.0
 
 
 def find_deviations(material: ReportMaterial, facts: Facts) -> tuple[str, ...]:
@@ -17,6 +19,7 @@ def find_deviations(material: ReportMaterial, facts: Facts) -> tuple[str, ...]:
         dict.fromkeys(
             [
                 *_approval(material),
+                *_keys(material),
                 *_run(material, facts),
                 *_estimates(material, facts),
                 *_integrity(material, facts),
@@ -37,6 +40,20 @@ def _approval(material: ReportMaterial) -> Iterator[str]:
         yield "the approval is SIMULATED: no human decided"
     for name in decision.accepted_not_shown:
         yield f"smoke evidence {name!r} was missing and accepted by {decision.approver}"
+
+
+def _keys(material: ReportMaterial) -> Iterator[str]:
+    """Keys that can approve beside the first one, and a deciding key that is new: enrolled by whom?"""
+    approval, key = material.approval, material.approver_key
+    if approval is not None and key is not None:
+        age_s = approval.decision.decided_at_s - key.enrolled_at_s
+        if age_s < _NEW_KEY_S:
+            yield (
+                f"the key that decided, {key_words(key)}, was enrolled only {max(0.0, age_s) / 60:.0f} min before the "
+                "decision: ask its owner whether that was them"
+            )
+    for other in material.enrolled_keys[1:]:
+        yield f"another key can approve beside the first: {key_words(other)}"
 
 
 def _run(material: ReportMaterial, facts: Facts) -> Iterator[str]:

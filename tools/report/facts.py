@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from runtime.config.order import OutsideModule
@@ -13,6 +14,7 @@ from runtime.run_files import read_order
 from runtime.snapshot import code_drift, data_drift
 from runtime.surroundings import read_outside_modules
 
+from ..domain.approval import ApproverKey
 from ..domain.reports import NotVerified
 from ..evidence import read_run_metrics
 from ..request_approval import signature_problems
@@ -131,6 +133,16 @@ def masked_command(argv: Sequence[str]) -> str:
 def masked_value(name: str, value: str) -> str:
     """The value of a named setting or variable; masked if the name or the value itself says that it is a secret."""
     return redact(f"{name}={value}").removeprefix(f"{name}=")
+
+
+def key_words(key: ApproverKey) -> str:
+    """An approver's key by name, short id and times."""
+    removed = "" if key.removed_at_s is None else f", removed {_day(key.removed_at_s)}"
+    return f"{key.approver} ({key.key_id[:8]}, {key.level.value}, enrolled {_day(key.enrolled_at_s)}{removed})"
+
+
+def _day(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def file_name(path: str) -> str:

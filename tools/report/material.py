@@ -22,6 +22,7 @@ class ReportMaterial:
     Attributes:
         smoke_run: the run that the plan's smoke result speaks of.
         approver_key: the enrolled key that the decision names.
+        enrolled_keys: every key that the store knows, the first one enrolled first.
         audit_head: hash of the newest audit record; empty if there is none.
         past_runs: earlier attempts at this plan and the plans it was made from.
         differences: of the plan against its base plan, in words; None if nobody compared.
@@ -36,6 +37,7 @@ class ReportMaterial:
     request: ApprovalRequest | None = None
     approval: Approval | None = None
     approver_key: ApproverKey | None = None
+    enrolled_keys: Sequence[ApproverKey] = ()
     audit_head: str = ""
     environment: EnvironmentReport | None = None
     past_runs: Sequence[RunRecord] = ()
