@@ -4,9 +4,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from rich.console import Console
-from rich.table import Table
-
 from .config.choices import Choices
 from .config.option_kinds import write_text
 from .config.option_table import table
@@ -20,6 +17,9 @@ _NOT_A_TERMINAL_WIDTH = 200
 
 def explain(resolved: Resolved, choices: Choices, *, mask: Mask, stream: TextIO) -> None:
     """Print every option that has a value: the value, where it came from, and what it overruled."""
+    from rich.console import Console  # here, because a launch does without it
+    from rich.table import Table
+
     console = Console(
         file=stream,
         highlight=False,
@@ -47,19 +47,21 @@ def dry_run(resolved: Resolved, choices: Choices, checked: Checked, spec: Launch
     yield from (f"  {mask(value.said(name))}" for name, value in resolved.given().items())
     yield from map(mask, _decisions(resolved, choices))
     yield from (mask(f"refused here: {refusal}") for refusal in checked.refusals)
-    count = checked.launch.num_processes
-    yield f"mesh: data_replicate {count} (every process sees its own share of the data)"
-    yield f"node 0, this machine: {count} process{'es' * (count > 1)}"
+    count, nodes = checked.launch.num_processes, checked.launch.nodes
+    world, node = (count, 0) if nodes is None else (count * nodes.num_nodes, nodes.rank)
+    yield f"mesh: data_replicate {world} (every process sees its own share of the data)"
+    yield f"node {node}, this machine: {count} process{'es' * (count > 1)}"
     port = str(checked.launch.port) if checked.launch.port is not None else "(a free one)"
-    for rank in range(count):
-        yield f"  rank {rank}: local rank {rank}, device {_device(checked, rank)}"
+    for local in range(count):
+        rank = node * count + local
+        yield f"  rank {rank}: local rank {local}, device {_device(checked, local)}"
         variables = {
             "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": count,
+            "LOCAL_RANK": local,
+            "WORLD_SIZE": world,
             "LOCAL_WORLD_SIZE": count,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_ADDR": "127.0.0.1" if nodes is None else nodes.address,
+            "MASTER_PORT": port if nodes is None else nodes.port,
         }
         yield "    " + " ".join(f"{name}={value}" for name, value in variables.items())
     yield "every rank gets the caller's environment and:"

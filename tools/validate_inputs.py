@@ -25,6 +25,7 @@ from .domain.findings import Answer, Question
 from .domain.paths import AllowedRoots
 from .domain.reports import InputReport
 from .inputs import arguments as script_arguments
+from .inputs.batches import check_batches
 from .inputs.data import DeclaredData, digest_all, inspect_all, read_declarations
 from .inputs.environment import job_environment
 from .inputs.evaluation import ask_for_evaluation, build_evaluation, chosen_evaluation, note_overlap
@@ -189,6 +190,8 @@ def _settled(
         _settle_seed(draft, values)
         _check_workers(draft, values)
     argv, files = script_arguments.make_absolute(given, values, script=source.path, roots=roots, notes=notes, what=what)
+    if what == "args":
+        check_batches(files, values, draft.settings.get("num_processes"), notes)
     for path in files:
         if path == source.path or path.suffix == ".py":
             draft.code_arguments.add(path)
