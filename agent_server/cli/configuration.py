@@ -95,7 +95,10 @@ def update(config_file: Path | None, output: Path | None) -> int:
 
 
 def _target(config_file: Path | None) -> Path:
-    return config_file.expanduser() if config_file is not None else default_path(current_environment())
+    path = config_file.expanduser() if config_file is not None else default_path(current_environment())
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a directory", allowed="a file", next_step="correct --config-file")
+    return path
 
 
 def _earlier(path: Path) -> ConfigFile | None:

@@ -7,9 +7,19 @@ from ..errors import ConfigurationError
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """$XDG_CONFIG_HOME/forerun/config.yaml, or that in ~/.config."""
+    """$XDG_CONFIG_HOME/forerun/config.yaml, or that in ~/.config.
+
+    Raises:
+        ConfigurationError: there is no home directory.
+    """
     base = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else Path("~/.config").expanduser()) / "forerun" / "config.yaml"
+    try:
+        home = Path(base) if base.startswith("/") else Path("~/.config").expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"no home directory: {error}", next_step="name a file with --config-file, or set HOME"
+        ) from error
+    return home / "forerun" / "config.yaml"
 
 
 def find_file(named: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -19,9 +29,19 @@ def find_file(named: str | None, environ: Mapping[str, str]) -> Path | None:
         ConfigurationError: the name begins with the home of nobody.
     """
     if named is None:
-        path = default_path(environ)
-        return path if path.exists() else None
+        return _at_home(environ)
     try:
         return Path(named).expanduser()
     except RuntimeError as error:
         raise ConfigurationError(f"--config-file {named!r}: {error}", next_step="correct the path") from error
+
+
+def _at_home(environ: Mapping[str, str]) -> Path | None:
+    try:
+        path = default_path(environ)
+    except ConfigurationError:
+        return None  # without a home there is no file in it
+    try:
+        return path if path.exists() else None
+    except OSError:
+        return path  # it is there, and reading it will say what is wrong

@@ -1,5 +1,6 @@
 """Every kind of machine with every precision gives a file that loads and is written the same again (C22)."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from runtime.config.launch_options import PRECISIONS
 from runtime.config.loader import dump, load, save
 from runtime.config.resolve import resolve
 from runtime.config.wizard import Interview, Machine, default_values
+from runtime.foreground import HandLaunch, preview
+from runtime.launch_checks import check
+from runtime.launch_report import dry_run
 
 GPUS = Machine(num_cpus=8, memory_bytes=2**36, gpus=("H200",) * 4, has_bf16=True)
 BARE = Machine(num_cpus=2)
@@ -52,7 +56,13 @@ def _check(values: dict[str, object], path: Path) -> None:
     again = {name: given.value for name, given in read.values.items()}
     assert again == values
     assert dump(again) == text
-    choose(resolve([], read))
+    resolved = resolve([], read)
+    choices = choose(resolved)
+    launch = HandLaunch(python=sys.executable, target=__file__, arguments=("--x",), num_processes=1)
+    checked = check(launch, choices, gpu_ids="")
+    lines = list(dry_run(resolved, choices, checked, preview(checked.launch), mask=str))
+    assert lines[-1].endswith(f"-- {__file__} --x")
+    assert sum(line.startswith("  rank ") for line in lines) == checked.launch.num_processes
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
