@@ -12,14 +12,14 @@ from runtime.run_files import read_result
 from .domain.errors import WrongStep
 from .domain.ports import PastEstimate
 from .domain.reports import CostEstimate, Interval, SmokeResult
-from .evidence.prices import PriceList, cost_of, load_prices
+from .evidence.prices import PriceList, cost_of
 from .evidence.run_metrics import read_run_metrics
 from .evidence.step_counts import StepCount, full_run_steps
 from .evidence.step_times import WARM_UP_INTERVALS, StepTimes, bootstrap_step_interval, step_times
 from .evidence.trainer import find_trainer_state
 from .text import shown
 
-__all__ = ["PriceList", "estimate_cost", "load_prices"]
+__all__ = ["PriceList", "estimate_cost"]
 
 MEMORY_MARGIN = 1.10
 MEMORY_MARGIN_HIGH = 1.25
@@ -53,7 +53,7 @@ def estimate_cost(
     Args:
         layout: the run directory of the smoke run that `smoke` judged.
         past: earlier estimates with what was then measured.
-        prices: the user's price file; None means that no price is known.
+        prices: the price list that counts; None means that no price is known.
 
     Raises:
         WrongStep: the smoke run is another plan's.

@@ -51,7 +51,7 @@ def list_runs(settings: Settings, *, limit: int) -> None:
     columns = ("run", "kind", "state", "plan", "created", "took", "spent", "reason")
     table("Runs", columns, rows, empty="There are no runs yet.")
     if runs:
-        executed = sum(elapsed(r) is not None for r in runs)
+        executed = sum((elapsed(r) or 0.0) > 0 for r in runs)
         say(f"{len(runs)} runs, {executed} of them executed. Spent: {totals(list(spent.values()))}")
 
 

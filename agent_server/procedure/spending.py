@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
 from agent_server.approvals.policy.in_force import prices_in_force
-from runtime.errors import RecordError
-from runtime.run_files import read_heartbeat
 from tools.domain.ports import Store
 from tools.domain.run_state import RunRecord
 from tools.evidence.prices import hourly_rate
-
-from .workplace import layout_of
+from tools.report.accounting import spell_of
 
 _CENT = Decimal("0.01")
 
@@ -73,11 +70,5 @@ def totals(spent: Sequence[Spent]) -> str:
 
 
 def elapsed(run: RunRecord) -> float | None:
-    """How long the job ran, or has run until its last heartbeat; None if it never said."""
-    if run.result is not None:
-        return run.result.elapsed_s
-    try:
-        heartbeat = read_heartbeat(layout_of(run))
-    except (RecordError, OSError):
-        return None
-    return heartbeat.elapsed_s if heartbeat else None
+    """How long the job ran, or has run until its last heartbeat; 0 if no process was started, None if unknown."""
+    return spell_of(run).seconds

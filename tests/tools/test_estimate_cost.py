@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from runtime.config.plan import ProcessLayout, TrainingPlan
 from runtime.layout import RunLayout
 from tests.fakes.run_directories import START_S, add_event, add_metric, make_layout, make_plan, make_run
-from tools.domain.errors import InvalidInput, WrongStep
+from tools.domain.errors import WrongStep
 from tools.domain.ports import PastEstimate
 from tools.domain.reports import CostEstimate, Interval, SmokeResult
-from tools.estimate_cost import PriceList, estimate_cost, load_prices, past_accuracy
+from tools.estimate_cost import PriceList, estimate_cost, past_accuracy
 from tools.evidence.prices import Price, cost_of
 from tools.evidence.step_times import bootstrap_step_interval
 
@@ -150,36 +150,10 @@ def test_a_price_is_multiplied_by_its_own_unit_once(
     assert cost_of(3.0, layout=layout, price=price) == expected
 
 
-def test_the_unit_the_source_and_the_age_stand_beside_the_price(tmp_path: Path) -> None:
-    path = tmp_path / "prices.yaml"
-    path.write_text("currency: EUR\nsource: offer\nas_of: 2026-01-01\nprices:\n- {amount: 2.5, per: node_hour}\n")
-    found = load_prices(path, now_s=1_767_225_600 + 33 * 86_400)
-    assert found.describe(found.prices[0]) == "2.5 EUR per node hour, offer (as of 2026-01-01, 33 days old)"
-    path.write_text(
-        '{"currency": "EUR", "source": "o", "as_of": "2026-01-01", "prices": [{"amount": 0.1, "per": "node_hour"}]}'
-    )
-    assert str(load_prices(path, now_s=1_767_225_600).prices[0].amount) == "0.1"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "- 1",
-        "a: [",
-        "currency: EUR\nsource: o\nas_of: 2026-01-01\nprices: [{amount: -1, per: node_hour}]",
-        "currency: EUR\nsource: o\nas_of: 2026-01-01\nprices: [{amount: .nan, per: node_hour}]",
-        "currency: EUR\nsource: o\nas_of: 2026-01-01\nprices: [{amount: 1, per: gpu}]",
-        "currency: EUR\nsource: o\nas_of: 2026-01-01\nprices: [{per: node_hour}]",
-        "currency: EUR\nsource: o\nas_of: 2026-01-01\nprices: [7]",
-        "source: o\nas_of: 2026-01-01\nprices: []",
-    ],
-)
-def test_a_price_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "prices.yaml"
-    path.write_text(text)
-    with pytest.raises(InvalidInput):
-        load_prices(path, now_s=0)
+def test_the_unit_the_source_and_the_age_stand_beside_the_price() -> None:
+    found = prices("2.5", "node_hour").model_copy(update={"age_days": 33})
+    words = "2.5 USD per node hour, contract 17 (as of 2026-01-01, 33 days old)"
+    assert found.describe(found.prices[0]) == words
 
 
 def past(value: float, low: float, high: float, actual: float) -> PastEstimate:

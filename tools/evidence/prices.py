@@ -1,16 +1,12 @@
-"""The user's price file: prices per device hour or node hour, with source and date. No price means unknown."""
+"""The user's prices, per device hour or node hour, with source and date. No price means unknown."""
 
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from runtime.config.plan import Frozen, ProcessLayout
-
-from ..domain.errors import InvalidInput
 
 
 class Price(Frozen):
@@ -48,29 +44,6 @@ class PriceList(Frozen):
         given = "; a price of 0 is given, not assumed" if price.amount == 0 else ""
         unit = price.per.replace("_", " ")
         return f"{price.amount} {self.currency} per {unit}, {self.source} (as of {self.as_of.isoformat()}{age}){given}"
-
-
-def load_prices(path: Path, *, now_s: float) -> PriceList:
-    """Read a YAML or JSON price file.
-
-    Raises:
-        InvalidInput: it is missing or is no price list.
-    """
-    try:
-        data = yaml.safe_load(path.read_text())
-        if not isinstance(data, dict):
-            raise ValueError("it holds no mapping")
-        amounts = [{**p, "amount": str(p.get("amount"))} for p in data.get("prices") or ()]
-        prices = PriceList.model_validate({**data, "prices": amounts})
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise InvalidInput(
-            f"price file {path}: {reason}",
-            allowed="currency, source, as_of and prices, each with amount and per (device_hour or node_hour)",
-            next_step="mend the price file, or leave it out: then the cost is unknown",
-        ) from error
-    today = datetime.fromtimestamp(now_s, tz=UTC).date()
-    return prices.model_copy(update={"age_days": (today - prices.as_of).days})
 
 
 def cost_of(hours: float, *, layout: ProcessLayout, price: Price) -> float:

@@ -187,6 +187,20 @@ def test_prices_that_are_none_are_refused_by_line(tmp_path: Path, old: str, new:
     assert words in refusal(tmp_path, "prices", PRICES.replace(old, new, 1))
 
 
+def test_prices_may_be_written_as_json_and_stay_exact(tmp_path: Path) -> None:
+    text = '{"currency": "EUR", "source": "o", "as_of": "2026-01-01", "prices": [{"amount": 0.1, "per": "node_hour"}]}'
+    found = read(tmp_path, "prices", text).content
+    assert isinstance(found, PriceList)
+    assert str(found.prices[0].amount) == "0.1"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "- 1", "a: [", PRICES.partition("  - {")[0] + "  - 7\n", PRICES.replace("amount: 2.50, ", "")]
+)
+def test_what_is_no_price_list_is_refused(tmp_path: Path, text: str) -> None:
+    assert "prices.yaml: " in refusal(tmp_path, "prices", text)
+
+
 def test_an_empty_price_list_is_refused(tmp_path: Path) -> None:
     text = PRICES.partition("prices:")[0] + "prices: []\n"
     assert "the list is empty" in refusal(tmp_path, "prices", text)
