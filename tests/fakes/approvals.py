@@ -149,7 +149,9 @@ def ask(
     """A stored plan with an open request."""
     record = record or estimated_record()
     store.add_plan(record)
-    request = build_request(record, reason="the smoke run passed", policy_version=SHIPPED, now_s=clock(), ttl_s=ttl_s)
+    request = build_request(
+        record, reason="the smoke run passed", policy_version=SHIPPED, now_s=clock(), ttl_s=ttl_s, store=store.identity
+    )
     store.add_request(request, plan=record)
     return request
 
