@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from agent_server.approvals.decide import Verdict, decide, record_shown
 from agent_server.approvals.policy.budgets import budget_lines
-from agent_server.approvals.policy.check import reservation, rules_of
+from agent_server.approvals.policy.check import check_request, reservation, rules_of
 from agent_server.settings import Settings
 from runtime.config.order import LaunchSpec
 from runtime.errors import ForerunError
@@ -102,7 +102,9 @@ def _requested(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanReco
 
 def _open_request(store: Store, request_id: str) -> tuple[ApprovalRequest, PlanRecord]:
     request, record = _requested(store, request_id)
-    reasons = request_refusals(record, request, now_s=max(time.time(), store.latest_time_s()))
+    now_s = max(time.time(), store.latest_time_s())
+    reasons = request_refusals(record, request, now_s=now_s)
+    reasons += check_request(record, request, rules_of(store, now_s=now_s)).reasons
     reasons += store_refusals(request, identity=store.identity)
     if reasons:
         raise Refused(

@@ -75,7 +75,10 @@ def remove_key(settings: Settings, prefix: str) -> None:
     with opened_store(settings) as store:
         terminal = Terminal(store.mode)
         key = _active_key(store.keys(), prefix)
-        terminal.say(f"Removing the key of {key.approver}, {key.key_id[:8]}: what it approved launches no more.")
+        terminal.say(
+            f"Removing the key of {key.approver}, {key.key_id[:8]}: what it approved launches no more, and a policy or "
+            "prices that it signed count no more until they are applied again."
+        )
         terminal.require("Type the key's 8 characters to remove it: ", key.key_id[:8])
         store.remove_key(key.key_id, actor=user_name())
     terminal.say(f"Removed. The encrypted file {private_path(settings.keys_dir, key.key_id)} may be deleted.")

@@ -268,6 +268,16 @@ def test_an_approver_sees_policy_level_reasons_and_budgets_and_approves_under_th
     assert "1 runs" in done.stdout
 
 
+def test_a_request_of_another_policy_is_refused_before_anything_is_typed(desk: Desk, file: Path) -> None:
+    desk.enroll()
+    request = desk.ask()
+    apply(desk, "policy", file)
+    child = desk.type("approve", request.request_id)
+    child.expect_exact(f"the request was made under policy {SHIPPED}, in force is lab-1@")
+    assert end(child) == 1
+    assert desk.store.approval(request.request_id) is None
+
+
 def test_a_demo_keeps_its_own_signed_policy(demo_desk: Desk) -> None:
     demo_desk.enroll()
     path = write(demo_desk.root / "policy.yaml", policy_text())

@@ -11,9 +11,11 @@ from agent_server.approvals.policy.documents import parse_policy, parse_prices
 from agent_server.approvals.policy.in_force import PolicyInForce, PricesInForce
 from runtime.config.plan import ProcessLayout, Setting, TrainingPlan
 from tests.fakes.approvals import START_S, cost_estimate, training_plan
+from tests.fakes.nvml import FakeNvml
 from tests.fakes.policies import PRICES, policy_text
 from tools.domain.approval import Assessment, AssuranceLevel
 from tools.domain.reports import Device
+from tools.machine import MachineLimits, survey_devices
 
 A2, A3, A4 = AssuranceLevel.A2, AssuranceLevel.A3, AssuranceLevel.A4
 FREE = DeviceUse("none_needed", "no accelerator")
@@ -257,6 +259,26 @@ def test_use_of_devices_as_the_driver_tells_it() -> None:
     assert device_use(two, [gpu(0), gpu(1, utilisation_percent=None)]).state == "free"
     assert device_use(ProcessLayout(num_processes=16, num_nodes=8, device="cuda"), [gpu(0), gpu(1)]).state == "unknown"
     assert device_use(ProcessLayout(num_processes=1, device="xla"), []).state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "utilisation", "expected"),
+    [
+        (0, {"rc": 0, "gpu": 0}, "free"),
+        (0, {"rc": 0, "gpu": 97}, "in_use"),
+        (60, {"rc": 3}, "in_use"),
+        (0, {"rc": 3}, "free"),
+    ],
+)
+def test_what_nvml_says_of_others_decides(used_gib: int, utilisation: dict[str, int], expected: str) -> None:
+    memory = {"rc": 0, "total": 80 * 2**30, "used": used_gib * 2**30}
+    device = {"name": "FAKE H100 80GB", "uuid": "GPU-1", "mig_mode": 0, "memory": memory, "utilization": utilisation}
+    driver = FakeNvml({"nvmlInit": 0, "driver": "580", "devices": [device]})
+    limits = MachineLimits(
+        num_cpus=4, cpu_source="host", memory_total_bytes=1, memory_available_bytes=1, memory_source="host"
+    )
+    survey = survey_devices({}, limits, lambda: driver)
+    assert device_use(ProcessLayout(num_processes=1, device="cuda"), survey.devices).state == expected
 
 
 def test_amounts_are_rounded_up_and_exact() -> None:
