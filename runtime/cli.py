@@ -11,6 +11,7 @@ import typer
 from .config.choices import Choices, choose
 from .config.loader import load
 from .config.locations import find_file
+from .config.machines import node_group
 from .config.resolve import Resolved, from_command_line, from_environment, resolve
 from .env import current_environment
 from .errors import ConfigurationError, ForerunError
@@ -72,15 +73,17 @@ def _start_or_show(script: str, arguments: tuple[str, ...], resolved: Resolved, 
 
 
 def _check(script: str, arguments: tuple[str, ...], resolved: Resolved, choices: Choices) -> Checked:
+    nodes = node_group(resolved)
     request = HandLaunch(
         python=resolved.get("python") or sys.executable,
         target=script,
         arguments=arguments,
         num_processes=1,
         is_module=resolved.get("module"),
-        port=resolved.get("main_process_port") or None,
+        port=resolved.get("main_process_port") or None if nodes is None else None,
         log_dir=Path(resolved.get("log_dir")),
         max_restarts=resolved.get("max_restarts"),
+        nodes=nodes,
     )
     gpu_ids = resolved.get("gpu_ids") if resolved["gpu_ids"].is_given else ""
     return check(request, choices, gpu_ids=gpu_ids, num_threads=resolved.get("num_cpu_threads_per_process"))

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from .config.order import LaunchOrder, LaunchSpec, RunResult
+from .config.order import LaunchOrder, LaunchSpec, NodeGroup, RunResult
+from .env import current_environment
 from .errors import LaunchError
 from .interrupts import Interrupts
 from .launchers.local import engine_command, run_environment
 from .layout import RunLayout
 from .live_output import LiveOutput
 from .outcome import read_error
+from .preflight import Place, code_files, versions
 from .run_files import claim_run, write_model
 from .supervisor import supervise
 
@@ -33,6 +35,7 @@ class HandLaunch:
         environment: what is added to the caller's own environment.
         port: a fixed port; None lets the engine choose a free one.
         max_restarts: how often the job is started again after a failure, as a whole.
+        nodes, place: where this machine stands among several; `num_processes` are its own.
     """
 
     python: str
@@ -44,6 +47,8 @@ class HandLaunch:
     environment: dict[str, str] = field(default_factory=dict)
     log_dir: Path = Path("forerun-runs")
     max_restarts: int = 0
+    nodes: NodeGroup | None = None
+    place: Place | None = None
 
 
 def render(launch: HandLaunch, layout: RunLayout, *, run_id: str) -> LaunchSpec:
@@ -56,10 +61,44 @@ def render(launch: HandLaunch, layout: RunLayout, *, run_id: str) -> LaunchSpec:
             target=[launch.target, *launch.arguments],
             port=launch.port,
             is_module=launch.is_module,
+            nodes=_node_options(launch),
         ),
-        environment={**run_environment(layout, run_id=run_id), **launch.environment},
+        environment={**run_environment(layout, run_id=run_id), **_node_environment(launch), **launch.environment},
         working_directory=str(Path.cwd()),
     )
+
+
+def _node_options(launch: HandLaunch) -> list[str]:
+    nodes, place = launch.nodes, launch.place
+    if nodes is None or place is None:
+        return []
+    options = ["--num-nodes", str(nodes.num_nodes), "--node-rank", str(nodes.rank), "--backend", nodes.backend]
+    options += ["--address", place.address, "--own-address", place.own_address, "--port", str(nodes.port)]
+    settings = ",".join(f"{key}={value}" for key, value in nodes.settings.items())
+    return [*options, "--settings", settings] if settings else options
+
+
+def _node_environment(launch: HandLaunch) -> dict[str, str]:
+    """The interface that leads to the others: by itself gloo takes the host name's, which may be loopback."""
+    if launch.place is None or not launch.place.interface:
+        return {}
+    given = current_environment()
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {name: launch.place.interface for name in names if name not in given}
+
+
+def _node_group(launch: HandLaunch) -> NodeGroup | None:
+    """With the facts that are compared between the nodes."""
+    if launch.nodes is None:
+        return None
+    folder = Path.cwd() if launch.is_module else Path(launch.target).resolve().parent
+    facts = {
+        "processes": launch.num_processes,
+        "max_restarts": launch.max_restarts,
+        "versions": versions(launch.python),
+        "code": code_files(folder, skipped=launch.log_dir),
+    }
+    return launch.nodes.model_copy(update={"facts": facts})
 
 
 def preview(launch: HandLaunch) -> LaunchSpec:
@@ -85,18 +124,25 @@ def run(launch: HandLaunch) -> int:
         disk_bytes=_NO_DISK_LIMIT_BYTES,
         without_plan=True,
         max_restarts=launch.max_restarts,
+        nodes=_node_group(launch),
     )
     write_model(layout.launch, order)
     claim_run(layout)
-    _say(f"forerun: {launch.num_processes} process{'es' * (launch.num_processes > 1)}, files in {layout.root}")
-    output = LiveOutput(layout, num_processes=launch.num_processes, stdout=_unbuffered(1), stderr=_unbuffered(2))
+    here = "" if launch.nodes is None else f" on node {launch.nodes.rank} of {launch.nodes.num_nodes}"
+    _say(f"forerun: {launch.num_processes} process{'es' * (launch.num_processes > 1)}{here}, files in {layout.root}")
+    output = LiveOutput(
+        layout,
+        num_processes=launch.num_processes if launch.nodes is None else None,
+        stdout=_unbuffered(1),
+        stderr=_unbuffered(2),
+    )
     output.start()
     try:
         result = supervise(layout, interrupts)
     finally:
         output.finish()
     _tell(layout, result)
-    return _exit_code(result)
+    return _exit_code(result, interrupts)
 
 
 def run_name(launch: HandLaunch) -> str:
@@ -147,12 +193,11 @@ def _say(text: str) -> None:
         _unbuffered(2).write(text.encode(errors="backslashreplace") + b"\n")
 
 
-def _exit_code(result: RunResult) -> int:
+def _exit_code(result: RunResult, interrupts: Interrupts) -> int:
     if result.state == "succeeded":
         return 0
     if result.exit_code is not None:
         return result.exit_code
     if result.state == "cancelled":
-        sent = next((name for name in result.signals_sent if name != "SIGUSR1"), "SIGTERM")
-        return 128 + int(getattr(signal, sent, signal.SIGTERM))
+        return 128 + (signal.SIGTERM if interrupts.first is None else interrupts.forwarded(interrupts.first))
     return 1

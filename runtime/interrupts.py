@@ -18,6 +18,7 @@ class Interrupts:
 
     def __init__(self, *, foreground: bool) -> None:
         self._foreground = foreground
+        self.first: int | None = None
         self._pending: list[int] = []
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -29,7 +30,9 @@ class Interrupts:
 
     def take(self) -> int | None:
         """The oldest signal that asked for the end, once."""
-        return self._pending.pop(0) if self._pending else None
+        number = self._pending.pop(0) if self._pending else None
+        self.first = self.first or number
+        return number
 
     def insists(self) -> bool:
         """Whether someone at the terminal asked again."""

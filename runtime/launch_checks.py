@@ -14,6 +14,7 @@ from .env import DEVICE, MIXED_PRECISION
 from .errors import ConfigurationError
 from .foreground import HandLaunch
 from .launchers import process
+from .preflight import find_place
 
 _ACCELERATOR_SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _COUNT_DEVICES = "import torch; print(torch.cuda.device_count())"
@@ -58,9 +59,12 @@ def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: in
     if choices.device in ("", "cpu", "cuda"):
         wanted = DeviceChoice(cpu=choices.device == "cpu", multi_gpu=choices.device == "cuda", gpu_ids=gpu_ids)
         present = 0 if wanted.cpu else _count_devices(launch.python)
+        here = choices.num_processes
+        if launch.nodes is not None and here is not None:
+            here //= launch.nodes.num_nodes
         device = choices.device or ("cuda" if present else "cpu")
         try:
-            count, environment = settle_devices(present, choices.num_processes, wanted)
+            count, environment = settle_devices(present, here, wanted)
         except ConfigurationError as error:
             refusals.append(str(error))
     if choices.device:
@@ -69,7 +73,14 @@ def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: in
         environment[MIXED_PRECISION] = choices.precision
     if num_threads is not None:
         environment["OMP_NUM_THREADS"] = str(num_threads)
-    return Checked(replace(launch, num_processes=count, environment=environment), device, tuple(refusals))
+    place = None
+    if launch.nodes is not None:
+        try:
+            place = find_place(launch.nodes)
+        except ConfigurationError as error:
+            refusals.append(str(error))
+    checked = replace(launch, num_processes=count, environment=environment, place=place)
+    return Checked(checked, device, tuple(refusals))
 
 
 def _require_target(launch: HandLaunch) -> None:

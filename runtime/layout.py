@@ -50,6 +50,10 @@ class RunLayout:
         """What the engine says of each failed rank (exit code or signal), written by the engine's wrapper."""
         return self.root / "failures.json"
 
+    def other_failures(self) -> list[Path]:
+        """The same of the other nodes, where one launcher serves several."""
+        return sorted(self.root.glob("failures.node*.json"))
+
     @property
     def events(self) -> Path:
         """Event records of the supervisor and of rank 0, JSON lines."""
@@ -108,6 +112,10 @@ class RunLayout:
 
     def stderr(self, rank: int) -> Path:
         return self.logs / f"rank{rank}.stderr.log"
+
+    def ranks_with_output(self) -> list[int]:
+        numbers = [path.name.removeprefix("rank").partition(".")[0] for path in self.logs.glob("rank*.stdout.log")]
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
     def error(self, rank: int) -> Path:
         """The exception that ended this rank, as JSON; absent if none did."""

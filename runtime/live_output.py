@@ -15,19 +15,30 @@ _PIECE_BYTES = 2**20
 
 
 class LiveOutput(threading.Thread):
-    """Copies the ranks' files to two streams, line by line and with the rank in front when there are several ranks."""
+    """Copies the ranks' files to two streams, line by line and with the rank in front when there are several ranks.
 
-    def __init__(self, layout: RunLayout, *, num_processes: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
+    Args:
+        num_processes: ranks from 0; None for those that turn up in the directory.
+    """
+
+    def __init__(self, layout: RunLayout, *, num_processes: int | None, stdout: BinaryIO, stderr: BinaryIO) -> None:
         super().__init__(name="live-output", daemon=True)
         self._over = threading.Event()
-        self._followed = []
-        for rank in range(num_processes):
-            prefix = f"[rank{rank}] ".encode() if num_processes > 1 else b""
-            hidden = _traceback_reader(layout, rank)
-            self._followed += [
-                _Followed(layout.stdout(rank), stdout, prefix),
-                _Followed(layout.stderr(rank), stderr, prefix, hidden),
-            ]
+        self._layout = layout
+        self._stdout, self._stderr = stdout, stderr
+        self._prefixed = num_processes != 1
+        self._turn_up = num_processes is None
+        self._followed: list[_Followed] = []
+        for rank in range(num_processes or 0):
+            self._follow(rank)
+
+    def _follow(self, rank: int) -> None:
+        prefix = f"[rank{rank}] ".encode() if self._prefixed else b""
+        hidden = _traceback_reader(self._layout, rank)
+        self._followed += [
+            _Followed(self._layout.stdout(rank), self._stdout, prefix),
+            _Followed(self._layout.stderr(rank), self._stderr, prefix, hidden),
+        ]
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_S):
@@ -41,6 +52,11 @@ class LiveOutput(threading.Thread):
 
     def look(self, *, last: bool) -> None:
         """Show what is new; `last`: nothing more will come."""
+        if self._turn_up:
+            known = {followed.path for followed in self._followed}
+            for rank in self._layout.ranks_with_output():
+                if self._layout.stdout(rank) not in known:
+                    self._follow(rank)
         for followed in self._followed:
             with contextlib.suppress(OSError):  # whoever read our output has gone; the files have it all
                 followed.copy_new(last=last)

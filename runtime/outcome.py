@@ -30,8 +30,8 @@ class Outcome:
 
 def read_outcome(layout: RunLayout, engine_code: int) -> Outcome:
     """The outcome of an engine that ended with this code (-signal for a signal)."""
-    data = _read_json(layout.failures)
-    rows = [row for row in data.get("failures", ()) if isinstance(row, dict)]
+    told = [_read_json(path) for path in (layout.failures, *layout.other_failures())]
+    rows = [row for data in told for row in data.get("failures", ()) if isinstance(row, dict)]
     failures = _in_order([_rank_failure(layout, row) for row in rows])
     if failures:
         first = failures[0]
@@ -40,7 +40,7 @@ def read_outcome(layout: RunLayout, engine_code: int) -> Outcome:
     if engine_code == 0:
         return Outcome((), 0, "every rank ended with exit 0")
     last = last_lines(layout.engine_log, count=3)
-    cause = str(data.get("engine_error") or " | ".join(last))
+    cause = str(next(filter(None, (data.get("engine_error") for data in told)), "") or " | ".join(last))
     how = describe_end(engine_code if engine_code > 0 else None, -engine_code if engine_code < 0 else None)
     return Outcome((), engine_code if engine_code > 0 else 128 - engine_code, f"the engine (torchrun): {how}: {cause}")
 

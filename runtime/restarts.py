@@ -15,7 +15,7 @@ def put_aside(layout: RunLayout, attempt: int) -> None:
     """Keep what the engine and the ranks said of their failures, where the next attempt does not find it."""
     folder = layout.attempt(attempt)
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (layout.failures, *sorted(layout.logs.glob("rank*.error.json"))):
+    for path in (layout.failures, *layout.other_failures(), *sorted(layout.logs.glob("rank*.error.json"))):
         with contextlib.suppress(FileNotFoundError):
             os.replace(path, folder / path.name)
 

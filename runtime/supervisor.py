@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from .checkpoint.manifest import is_complete
 from .config.order import LaunchOrder, RankFailure, ResultState, RunResult
 from .config.plan import TrainingPlan
 from .env import RESUME, current_environment
@@ -24,7 +25,9 @@ from .errors import ForerunError, LaunchError
 from .interrupts import Interrupts
 from .launchers.process import Child, start_child
 from .layout import RunLayout
+from .node_link import NodeLink
 from .outcome import read_outcome, signal_name
+from .preflight import find_place
 from .procfs import alive, catches
 from .prologue import check_plan
 from .pulse import Pulse
@@ -86,13 +89,18 @@ class _Ending:
 
 @dataclass(frozen=True)
 class _Stop:
-    """Why the job is to end before its time; `may_save`: its ranks are asked first to save a checkpoint."""
+    """Why the job is to end before its time: here, or on another node.
+
+    Attributes:
+        may_save: the ranks are asked first to save a checkpoint.
+    """
 
     state: ResultState
     reason: str
     signal: int
     grace_s: float
     may_save: bool = False
+    node: int | None = None
 
 
 class Supervisor:
@@ -108,6 +116,8 @@ class Supervisor:
         self._signals: list[str] = []
         self._attempt = 1
         self._resume: Path | None = None
+        self._nodes = None if order.nodes is None else NodeLink(order.nodes)
+        self._over = False
 
     def supervise(self) -> RunResult:
         started_at_s = time.time()
@@ -144,9 +154,9 @@ class Supervisor:
 
     def _attempts(self) -> _Ending:
         """The job, and again while it fails and restarts are left."""
-        ending = self._prologue() or self._run()
+        ending = self._prologue() or self._meet() or self._run()
         while ending.may_restart and self._attempt <= self._order.max_restarts:
-            ending = self._between(ending) or self._prologue() or self._run()
+            ending = self._between(ending) or self._prologue() or self._meet() or self._run()
         if ending.may_restart and self._attempt > 1:
             return replace(ending, reason=f"{ending.reason} (attempt {self._attempt}, the last)")
         return ending
@@ -159,11 +169,12 @@ class Supervisor:
         if self._undertaker.survivors:
             return replace(failed, reason=f"{failed.reason}; not restarted: processes are left", may_restart=False)
         put_aside(self._layout, self._attempt)
-        found = self._beating(lambda: last_checkpoint(self._layout))
+        follows = self._order.nodes is not None and self._order.nodes.rank > 0
+        found = None if follows else self._beating(lambda: last_checkpoint(self._layout))
         if isinstance(found, _Stop):
             return _Ending(found.state, f"{found.reason}; attempt {self._attempt + 1} had not started")
         self._attempt, self._resume = self._attempt + 1, found
-        place = "the beginning" if found is None else str(found)
+        place = "where node 0 says" if follows else "the beginning" if found is None else str(found)
         self._event("attempt_started", attempt=self._attempt, resume_from=None if found is None else place)
         mark_logs(
             self._layout,
@@ -185,6 +196,27 @@ class Supervisor:
         if isinstance(plan, _Stop):
             return _Ending(plan.state, f"{plan.reason}; the job had not started")
         self._plan = plan
+        return None
+
+    def _meet(self) -> _Ending | None:
+        """Wait for the other nodes, if there are any; node 0 says from where all go on."""
+        nodes, order = self._nodes, self._order.nodes
+        if nodes is None or order is None:
+            return None
+        resume = None if self._resume is None else str(self._resume)
+        try:
+            address = find_place(order).address
+            found = self._beating(
+                lambda: nodes.meet(address, attempt=self._attempt, resume=resume, going=lambda: not self._over)
+            )
+        except ForerunError as error:
+            return _Ending("failed", f"not started: {error}")
+        if isinstance(found, _Stop):
+            self._over = True
+            return _Ending(found.state, f"{found.reason}; the job had not started")
+        self._resume = None if found is None else Path(found)
+        if self._resume is not None and not is_complete(self._resume):
+            return _Ending("failed", f"not started: node 0 goes on from {found}, which this machine does not see")
         return None
 
     def _beating(self, work: Callable[[], _T]) -> _T | _Stop:
@@ -231,14 +263,15 @@ class Supervisor:
             while (code := engine.poll()) is None:
                 self._wait(_TICK_S, descriptor)
                 self._pulse.beat()
-                if stop := self._stop_wanted():
+                if stop := self._stop_wanted() or self._other_nodes():
                     return self._stop(stop, engine, descriptor)
         finally:
             os.close(descriptor)
         outcome = read_outcome(self._layout, code)
-        if outcome.succeeded:
-            return _Ending("succeeded", outcome.reason, outcome.exit_code)
-        return _Ending("failed", outcome.reason, outcome.exit_code, outcome.failures, may_restart=True)
+        state: ResultState = "succeeded" if outcome.succeeded else "failed"
+        if self._nodes is not None:
+            self._nodes.tell(state, outcome.reason)
+        return _Ending(state, outcome.reason, outcome.exit_code, outcome.failures, may_restart=state == "failed")
 
     def _base_environment(self) -> dict[str, str]:
         if self._plan is None:
@@ -279,10 +312,23 @@ class Supervisor:
             return _Stop("stopped_at_limit", f"disk limit reached: {used}", sigterm, grace_s)
         return None
 
+    def _other_nodes(self) -> _Stop | None:
+        """What another node says of the job, if it ends it."""
+        word = None if self._nodes is None else self._nodes.word()
+        if word is None:
+            return None
+        reason, sigterm = f"node {word.node}: {word.reason}", self._interrupts.gentle
+        if word.state in ("cancelled", "stopped_at_limit"):
+            state: ResultState = "cancelled" if word.state == "cancelled" else "stopped_at_limit"
+            return _Stop(state, reason, sigterm, self._order.grace_s, may_save=True, node=word.node)
+        return _Stop("failed", reason, sigterm, min(self._order.grace_s, _LEASE_GRACE_S), node=word.node)
+
     def _stop(self, stop: _Stop, engine: Child, descriptor: int) -> _Ending:
         """Ask first (the engine passes it on to its ranks), then kill."""
         self._pulse.phase = "stopping"
         self._event("stop_requested", reason=stop.reason)
+        if self._nodes is not None:
+            self._nodes.tell(stop.state, stop.reason, of=stop.node)
         began, began_s = time.monotonic(), time.time()
         last = signal.SIGUSR1 if stop.may_save and self._asks_to_save(engine) else stop.signal
         engine.send(last)
@@ -296,12 +342,14 @@ class Supervisor:
         if engine.poll() == 0:  # torchrun gives 0 only if every rank had finished by itself
             return _Ending("succeeded", f"every rank ended with exit 0 before this took effect: {stop.reason}", 0)
         reason = "; ".join([stop.reason, *self._saved_since(began_s)])
+        failed = stop.state == "failed"
         if engine.poll() is not None:
-            return _Ending(stop.state, f"{reason}; ended on {signal_name(last)} after {waited_s:.1f} s")
+            how = f"ended on {signal_name(last)} after {waited_s:.1f} s"
+            return _Ending(stop.state, f"{reason}; {how}", may_restart=failed)
         self._undertaker.kill_all()
         engine.wait(_LEASE_GRACE_S)
         self._signals.append(f"SIGKILL after {waited_s:.0f} s")
-        return _Ending(stop.state, f"{reason}; killed (SIGKILL) after {waited_s:.0f} s")
+        return _Ending(stop.state, f"{reason}; killed (SIGKILL) after {waited_s:.0f} s", may_restart=failed)
 
     def _asks_to_save(self, engine: Child) -> bool:
         """Whether SIGUSR1 reaches a rank that handles it: it would end what does not, and nothing would be saved."""

@@ -21,7 +21,6 @@ _RESOURCES = "Resources"
 _MACHINES = "Several machines"
 _LOGS = "Logs"
 _CALL = "This call"
-_ONE_MACHINE = "this version starts processes on one machine: leave it out, or set it to 1"
 
 LAUNCH_OPTIONS = (
     Option(
@@ -84,8 +83,6 @@ LAUNCH_OPTIONS = (
         "Machines in total.",
         default=1,
         peer=("num_machines",),
-        effect="absent",
-        remark=_ONE_MACHINE,
         question="How many machines?",
         group=_RESOURCES,
     ),
@@ -176,8 +173,6 @@ LAUNCH_OPTIONS = (
         "Rank of this machine, from 0.",
         default=0,
         peer=("machine_rank",),
-        effect="absent",
-        remark=_ONE_MACHINE,
         question="Which rank has this machine, from 0?",
         group=_MACHINES,
     ),
@@ -187,8 +182,6 @@ LAUNCH_OPTIONS = (
         Text(),
         "Address of the machine of rank 0.",
         peer=("main_process_ip",),
-        effect="none",
-        remark="one machine needs no address",
         question="Which address has the machine of rank 0?",
         group=_MACHINES,
     ),
@@ -196,7 +189,7 @@ LAUNCH_OPTIONS = (
         "main_process_port",
         "",
         Whole(0, 65535),
-        "A fixed port; 0 chooses a free one.",
+        "A fixed port; 0 chooses a free one, with several machines 29500.",
         default=0,
         peer=("main_process_port",),
         question="Which port has the main process?",
@@ -206,10 +199,8 @@ LAUNCH_OPTIONS = (
         "rdzv_backend",
         "",
         Word(("static", "c10d")),
-        "How machines find each other.",
+        "How machines find each other: static (default) or c10d.",
         peer=("rdzv_backend",),
-        effect="none",
-        remark="one machine needs no rendezvous",
         question="How do the machines find each other?",
         group=_MACHINES,
     ),
@@ -217,10 +208,8 @@ LAUNCH_OPTIONS = (
         "rdzv_conf",
         "",
         Text(),
-        "More settings of the rendezvous.",
+        "KEY=VALUE,...: timeout, in which all machines must come; others for c10d.",
         peer=("rdzv_conf",),
-        effect="none",
-        remark="one machine needs no rendezvous",
         group=_MACHINES,
     ),
     Option(
@@ -230,7 +219,7 @@ LAUNCH_OPTIONS = (
         "All machines are in one network.",
         peer=("same_network",),
         effect="none",
-        remark="one machine needs no rendezvous",
+        remark="machines find each other by main_process_ip",
         group=_MACHINES,
     ),
     Option(

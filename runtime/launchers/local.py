@@ -1,6 +1,7 @@
 """The local launcher: torchrun's agent on this machine, owned by a detached supervisor."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.order import LaunchSpec, RunKind
@@ -71,11 +72,18 @@ def engine_command(
     port: int | None = None,
     grace_s: float = 10.0,
     is_module: bool = False,
+    nodes: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command line of the engine for a script (or module) and its arguments."""
+    """The command line of the engine for a script (or module) and its arguments.
+
+    Args:
+        num_processes: on this node.
+        nodes: the engine's options on several nodes.
+    """
     options = ["--num-processes", str(num_processes), "--failures", str(layout.failures), "--grace", f"{grace_s:g}"]
     if port is not None:
         options += ["--port", str(port)]
+    options += nodes
     if is_module:
         options.append("-m")
     return (python, str(_ENGINE), *options, "--", *target)

@@ -1,6 +1,9 @@
-"""Run by path in the plan's interpreter: torchrun's agent for one node, with a record of which rank died first.
+"""Run by path in the plan's interpreter: torchrun's agent of one node, with a record of which rank died first.
 
     torchrun_engine.py --num-processes N --failures FILE [--port P] [--grace S] [-m] -- SCRIPT ARGS
+    ... --num-nodes M --node-rank R --address A --port P [--backend static|c10d] [--settings K=V,...]
+
+N is the number of processes of this node. --node-rank may be the name of a variable that holds it.
 
 Needs the standard library and torch alone. Exits with the code of the first rank that failed (128 + number for a
 signal). torchrun by itself exits with 1, tells times to the second, and gives ranks that ignore SIGTERM half a minute.
@@ -35,8 +38,17 @@ def main() -> int:
     parser.add_argument("--failures", type=Path, required=True)
     parser.add_argument("--port", type=int)
     parser.add_argument("--grace", type=float, default=10.0)
+    parser.add_argument("--num-nodes", type=int, default=1)
+    parser.add_argument("--node-rank", default="0")
+    parser.add_argument("--address", default="127.0.0.1")
+    parser.add_argument("--own-address")
+    parser.add_argument("--backend", choices=("static", "c10d"), default="static")
+    parser.add_argument("--settings", default="")
     parser.add_argument("-m", dest="module", action="store_true")
     options = parser.parse_args(own)
+    options.node_rank = int(os.environ.get(options.node_rank, options.node_rank))
+    if options.node_rank > 0:  # the failures of all nodes may come to lie in one directory
+        options.failures = options.failures.with_name(f"{options.failures.stem}.node{options.node_rank}.json")
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
     deaths = DeathWatch(options.num_processes, grace_s=options.grace)
@@ -53,18 +65,29 @@ def main() -> int:
 def _run(options: argparse.Namespace, target: list[str], deaths: "DeathWatch") -> None:
     from torch.distributed import run as torchrun
 
-    flags = ["--nnodes", "1", "--nproc-per-node", str(options.num_processes), "--max-restarts", "0", "--no-python"]
-    if options.port is None:
-        flags += ["--standalone", "--local-addr", "127.0.0.1"]
-    else:
-        flags += ["--rdzv-backend", "static", "--node-rank", "0"]
-        flags += ["--master-addr", "127.0.0.1", "--master-port", str(options.port)]
+    flags = ["--nproc-per-node", str(options.num_processes), "--max-restarts", "0", "--no-python"]
+    flags += ["--nnodes", str(options.num_nodes), *_rendezvous(options)]
     parsed = torchrun.parse_args([*flags, sys.executable])  # type: ignore[no-untyped-call]  # torch's own
     module = ["-m"] if options.module else []
     worker = [str(_WORKER), "--parent", str(os.getpid()), *module, *target]
     parsed.training_script_args = [argument.replace("$", "$$") for argument in worker]  # torchrun expands ${...}
     deaths.start()
     torchrun.run(parsed)  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _rendezvous(options: argparse.Namespace) -> list[str]:
+    """torchrun's flags on how the nodes find each other."""
+    if options.port is None:
+        return ["--standalone", "--local-addr", "127.0.0.1"]
+    own_address = [] if options.own_address is None else ["--local-addr", options.own_address]
+    if options.backend == "static":
+        rank = ["--rdzv-backend", "static", "--node-rank", str(options.node_rank)]
+        return [*rank, "--master-addr", options.address, "--master-port", str(options.port), *own_address]
+    is_host = f"is_host={int(options.node_rank == 0)}"  # by itself it asks the host's name, which may mean loopback
+    settings = ",".join(filter(None, [is_host, options.settings]))
+    endpoint = f"{options.address}:{options.port}"
+    names = ["--rdzv-backend", "c10d", "--rdzv-id", f"forerun-{options.port}"]
+    return [*names, "--rdzv-endpoint", endpoint, "--rdzv-conf", settings, *own_address]
 
 
 class DeathWatch(threading.Thread):

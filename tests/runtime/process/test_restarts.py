@@ -17,52 +17,7 @@ from runtime.run_files import read_order, request_cancel, write_model
 
 pytestmark = pytest.mark.multiprocess  # deadlines leave room for a machine that is busy with other tests
 
-# Trains on shuffled rows with momentum and dropout, so that weights depend on order, optimizer and random states.
-TRAIN = """
-import os, signal, sys, time
-from pathlib import Path
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from runtime import Accelerator, DataLoaderConfiguration, set_seed
-
-mode, here = sys.argv[1], Path(sys.argv[2])
-torch.set_num_threads(1)
-accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
-set_seed(5)
-x = torch.randn(48, 4)
-model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.25), nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True)
-model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-print("resume from", accelerator.resume_from, flush=True)
-if accelerator.resume_from:
-    accelerator.load_state()
-step = optimizer.num_steps
-while loader.epoch < 3:
-    for rows, targets in loader:
-        loss = nn.functional.mse_loss(model(rows), targets)
-        optimizer.zero_grad()
-        accelerator.backward(loss)
-        optimizer.step()
-        scheduler.step()
-        step += 1
-        if step % 4 == 0 and mode != "preempted":
-            accelerator.save_state()
-        if mode == "killed" and step == 10 and accelerator.resume_from is None and accelerator.process_index == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if mode == "preempted" and step == 7 and accelerator.resume_from is None:
-            (here / f"at7.{accelerator.process_index}").touch()
-            while not accelerator._prepared.limit._asked:
-                time.sleep(0.01)
-        if mode == "stuck" and step == 7:
-            (here / f"at7.{accelerator.process_index}").touch()
-            time.sleep(600)
-if accelerator.is_main_process:
-    torch.save([p.detach() for p in accelerator.unwrap_model(model).parameters()], here / "weights.pt")
-print("trained to step", step, flush=True)
-"""
+TRAIN = Path(__file__).with_name("resumable.py.txt").read_text()
 COUNT = """
 import os, sys
 here = os.path.dirname(os.path.abspath(__file__))
