@@ -1,5 +1,6 @@
 """The policy and the prices in the procedure: estimates, levels, the free tier, and what was spent."""
 
+import threading
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -240,6 +241,31 @@ def test_the_free_tier_ends_where_its_limits_end(bench: Bench) -> None:
     assert isinstance(launch_training(bench.place, records[2].plan_id), ApprovalRequired), "two a day"
     bench.clock.now_s += 86_400
     assert not started(bench, records[2].plan_id).already
+
+
+def test_free_launches_at_the_same_time_keep_the_limit_of_the_day(bench: Bench) -> None:
+    put(bench, "prices", PRICES)
+    one = TIER.replace("max_per_day: 2", "max_per_day: 1")
+    put(bench, "policy", policy_text(free_tier=one, launches_personal_data=data_is_harmless(bench)))
+    records = [smoked(bench, processes=n) for n in (1, 2, 3, 4)]
+    for record in records:
+        estimate(bench.place, record.plan_id)
+    barrier, found = threading.Barrier(4), []
+
+    def launch(plan_id: str) -> None:
+        barrier.wait(20)
+        try:
+            found.append(isinstance(launch_training(bench.place, plan_id), Started))
+        except Refused:
+            found.append(False)
+
+    threads = [threading.Thread(target=launch, args=(record.plan_id,)) for record in records]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    assert sorted(found) == [False, False, False, True]
+    assert sum(row.free for row in bench.store.reservations()) == 1
 
 
 @pytest.mark.parametrize("edited", ["policy", "prices"])

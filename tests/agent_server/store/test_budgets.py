@@ -269,3 +269,62 @@ def test_two_processes_approving_at_once_never_exceed_the_budget(
     reserved = [Decimal(row.cost or "nan") for row in store.reservations()]
     assert sum(reserved) == 18 <= 20
     assert store.problems() == []
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from agent_server.store.ledger import Ledger
+from tests.agent_server.store.test_budgets import end
+from tests.fakes.approvals import Clock, Human, open_store
+
+append = Ledger.append
+def dying(self, connection, entry, *, subject):
+    record = append(self, connection, entry, subject=subject)
+    if entry.event == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record
+Ledger.append = dying
+directory, clock = Path(sys.argv[1]), Clock()
+store = open_store(directory, clock)
+if sys.argv[2] == "settled":
+    end(store, store.run(sys.argv[3]), elapsed_s=100.0)
+else:
+    human = Human(store, clock, private=load_pem_private_key((directory / "key.pem").read_bytes(), None))
+    human.decide(store.request(sys.argv[3]))
+"""
+
+
+def killed(tmp_path: Path, event: str, subject: str) -> int:
+    argv = [sys.executable, "-c", _KILLED, str(tmp_path), event, subject]
+    return subprocess.run(argv, timeout=50, check=False).returncode
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("event", ["approved", "reserved"])
+def test_killed_in_mid_approval_leaves_neither_approval_nor_reservation(
+    tmp_path: Path, store: SqlStore, clock: Clock, human: Human, event: str
+) -> None:
+    pem = human.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "key.pem").write_bytes(pem)
+    request = asked(store, clock)
+    assert killed(tmp_path, event, request.request_id) == -9
+    assert store.approval(request.request_id) is None
+    assert store.reservations() == []
+    assert store.problems() == []
+    human.decide(request)
+    assert len(store.reservations()) == 1
+
+
+@pytest.mark.multiprocess
+def test_killed_in_mid_settlement_leaves_the_run_open_and_the_next_pass_settles(
+    tmp_path: Path, store: SqlStore, clock: Clock, human: Human
+) -> None:
+    run = launched(store, clock, human)
+    assert killed(tmp_path, "settled", run.run_id) == -9
+    assert store.run(run.run_id).state is RunState.LAUNCHING
+    assert not held(store, run).settled
+    end(store, run, elapsed_s=100.0)
+    assert held(store, run).actual_cost == "1.00"
+    assert store.problems() == []
