@@ -30,7 +30,8 @@ class Home:
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {k: v for k, v in current_environment().items() if not k.startswith(("FORERUN_", "XDG_"))}
-        return {**kept, "HOME": str(self.directory), "NO_COLOR": "1", "COLUMNS": "200", **more}
+        ours = {"HOME": str(self.directory), "NO_COLOR": "1", "COLUMNS": "200", "CUDA_VISIBLE_DEVICES": ""}
+        return {**kept, **ours, **more}
 
     def run(self, *arguments: str, stdin: str = "", **more: str) -> tuple[int, str, str]:
         done = subprocess.run(
@@ -226,8 +227,11 @@ def test_a_file_is_used_by_a_launch_and_what_it_lost_is_said(home: Home) -> None
     (home.directory / "train.py").write_text(
         "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['WORLD_SIZE'])"
     )
-    code, stdout, stderr = home.run("launch", "--config_file", "c.yaml", "--num_processes", "1", "train.py")
+    code, stdout, stderr = home.run(
+        "launch", "--config_file", "c.yaml", "--num_processes", "1", "train.py", "--gpu_ids", "1"
+    )
     assert (code, stdout) == (0, "3 1\n"), stderr
+    assert "--gpu_ids after the script: the script gets it" in stderr
     assert "settings from c.yaml (overruled: num_processes 2 by --num-processes)" in stderr
 
 
@@ -268,6 +272,9 @@ def test_a_deepspeed_json_that_does_not_add_up_is_refused_alike_in_a_dry_run_and
     )
     assert code == 0
     assert "batch: 8 = 2 x 2 x 2" in stdout
+    code, stdout, stderr = home.run("launch", "--config_file", str(ANSWERS / "ds_part.json"), "train.py")
+    assert (code, stdout) == (2, "")
+    assert "strategy deepspeed: not in this version" in stderr
 
 
 def test_secrets_appear_in_no_dry_run_and_no_report(home: Home) -> None:
