@@ -11,6 +11,7 @@ _NAMES = {
     "AutocastKwargs": "options",
     "DataLoaderConfiguration": "options",
     "DistributedDataParallelKwargs": "options",
+    "FullyShardedDataParallelPlugin": "strategies.sharding_options",
     "GradScalerKwargs": "options",
     "GradientAccumulationPlugin": "options",
     "InitProcessGroupKwargs": "options",

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 from . import collectives
 from .data.loader import PreparedLoader, SkippedLoader, skip_first_batches
 from .devices import release_cached_memory
+from .env import read_environment
 from .errors import UsageError
-from .optim.clipping import GradientClipper
+from .mesh import ParallelDims
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler
 from .options import (
@@ -32,13 +33,14 @@ from .options import (
 )
 from .precision.amp import get_precision
 from .preemption import Preemption
-from .prepared import Prepared, is_scheduler
+from .prepared import Prepared
 from .reporting import RunReporter, metric_value
 from .saving import StateSaver
 from .smoke import SmokeRun
 from .state import PartialState
 from .strategies.base import StrategyContext
-from .strategies.registry import default_strategy_name, get_strategy
+from .strategies.registry import choose_strategy, get_strategy
+from .strategies.sharding_options import FullyShardedDataParallelPlugin
 
 
 class Accelerator:
@@ -52,7 +54,9 @@ class Accelerator:
         project_dir, project_config: where save_state() without a path writes; else the run directory.
         step_scheduler_with_optimizer: False passes every scheduler.step() on.
         kwargs_handlers: at most one each of the *Kwargs classes of this package.
-        absent: deepspeed_plugin, fsdp_plugin, ...: not in this version; anything but None is refused by name.
+        fsdp_plugin: FullyShardedDataParallelPlugin, or a dict of its settings: the strategy is FSDP2.
+        parallelism_config: degrees, for HYBRID_SHARD; None follows from the strategy.
+        absent: deepspeed_plugin, dynamo_plugin, ...: not in this version; anything but None is refused by name.
 
     Raises:
         ConfigurationError: a setting is unknown, contradicts another, or has no backend in this version.
@@ -72,12 +76,20 @@ class Accelerator:
         project_config: ProjectConfiguration | None = None,
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[Any] | None = None,
+        fsdp_plugin: FullyShardedDataParallelPlugin | dict[str, Any] | None = None,
+        parallelism_config: ParallelDims | None = None,
         **absent: Any,
     ) -> None:
         refuse_absent(absent)
         handlers = sort_handlers(kwargs_handlers)
         if mixed_precision is not None:
             check_precision(mixed_precision)
+        chosen = choose_strategy(
+            read_environment(),
+            {"fsdp_plugin": fsdp_plugin},
+            dims=parallelism_config,
+            ddp_options=changed_keywords(handlers.ddp),
+        )
         self.state = PartialState(
             cpu,
             backend=handlers.group.backend or "",
@@ -89,7 +101,7 @@ class Accelerator:
         self._step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self._trigger = False
         self._reporter = RunReporter(self.state.environment)
-        context = StrategyContext(self.device, self.num_processes, changed_keywords(handlers.ddp))
+        context = StrategyContext(self.device, self.num_processes, chosen.options, self.mixed_precision)
         precision = get_precision(
             self.mixed_precision,
             device=self.device,
@@ -98,7 +110,7 @@ class Accelerator:
         )
         self._prepared = Prepared(
             state=self.state,
-            strategy=get_strategy(default_strategy_name(self.num_processes), context),
+            strategy=get_strategy(chosen.name, context),
             precision=precision,
             accumulation=accumulation_settings(gradient_accumulation_steps, gradient_accumulation_plugin),
             loaders=loader_settings(split_batches, dataloader_config),
@@ -106,12 +118,6 @@ class Accelerator:
         )
         project = project_settings(project_dir, project_config)
         self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)
-        self._clipper = GradientClipper(
-            self._prepared.windows,
-            self._prepared.optimizers,
-            norm=lambda p, n, t: self._prepared.strategy.clip_grad_norm(p, max_norm=n, norm_type=t),
-            finish=self._prepared.finish_window,
-        )
         self._begin_run()
 
     # Who and where.
@@ -122,7 +128,7 @@ class Accelerator:
 
     @property
     def distributed_type(self) -> str:
-        return self.state.distributed_type
+        return self._prepared.strategy.distributed_type or self.state.distributed_type
 
     @property
     def num_processes(self) -> int:
@@ -198,15 +204,16 @@ class Accelerator:
         places = list(device_placement or [self._device_placement] * len(args))
         if len(places) != len(args):
             raise UsageError(f"{len(places)} values of device_placement for {len(args)} objects")
-        pairs = zip(args, places, strict=True)
-        first = [thing if is_scheduler(thing) else self._one(thing, place) for thing, place in pairs]
-        result = [self.prepare_scheduler(thing) if is_scheduler(thing) else thing for thing in first]
+        result = self._prepared.add_all(args, places, with_optimizer=self._step_scheduler_with_optimizer)
         return result[0] if len(result) == 1 else tuple(result)
 
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        return self._prepared.add_model(model, place=self._place(device_placement), evaluation=evaluation_mode)
+        place = self._place(device_placement)
+        prepared = self._prepared.add_model(model, place=place, evaluation=evaluation_mode)
+        self._prepared.strategy.end_prepare()
+        return prepared
 
     def prepare_optimizer(
         self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
@@ -290,16 +297,16 @@ class Accelerator:
         return self._prepared.precision.autocast()
 
     def unscale_gradients(self) -> None:
-        self._clipper.unscale()
+        self._prepared.clipper.unscale()
 
     def clip_grad_norm_(
         self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
         """Clip the finished window's gradients to a total norm; returns the true norm before."""
-        return self._clipper.clip_norm(parameters, max_norm, norm_type)
+        return self._prepared.clipper.clip_norm(parameters, max_norm, norm_type)
 
     def clip_grad_value_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
-        self._clipper.clip_value(parameters, clip_value)
+        self._prepared.clipper.clip_value(parameters, clip_value)
 
     # Collectives.
 
@@ -355,10 +362,11 @@ class Accelerator:
 
     def save_model(self, model: nn.Module, save_directory: str | Path, safe_serialization: bool = True) -> None:
         """Write the weights alone, on the main process: model.safetensors where safetensors is installed."""
-        self._saver.save_weights(self.unwrap_model(model), Path(save_directory), safe=safe_serialization)
+        self._saver.save_weights(model, Path(save_directory), safe=safe_serialization)
 
     def get_state_dict(self, model: nn.Module) -> dict[str, Any]:
-        return self._prepared.strategy.state_dict(model)
+        """Whole tensors; where the model is sharded, on the main process alone (all ranks call it)."""
+        return self._saver.gather_weights(model, "get_state_dict")
 
     def free_memory(self, *objects: Any) -> Any:
         """Forget all prepared objects; returns None for each of `objects`, to be assigned to their names."""
@@ -370,15 +378,6 @@ class Accelerator:
     def end_training(self) -> None:
         """Close the process group in good order; no collective may follow."""
         self.state.destroy_process_group()
-
-    def _one(self, thing: Any, place: bool) -> Any:
-        if isinstance(thing, nn.Module):
-            return self.prepare_model(thing, place)
-        if isinstance(thing, DataLoader):
-            return self.prepare_data_loader(thing, place)
-        if isinstance(thing, torch.optim.Optimizer):
-            return self.prepare_optimizer(thing, place)
-        return thing
 
     def _place(self, wanted: bool | None) -> bool:
         return self._device_placement if wanted is None else wanted

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import ConfigurationError
@@ -14,6 +14,8 @@ MIXED_PRECISION = "FORERUN_MIXED_PRECISION"
 CPU_ONLY = "FORERUN_CPU"
 DEVICE = "FORERUN_DEVICE"
 RESUME = "FORERUN_RESUME"
+STRATEGY = "FORERUN_STRATEGY"
+FSDP_PREFIX = "FORERUN_FSDP_"
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class WorkerEnvironment:
         rank, world_size, local_rank, local_world_size: as torchrun sets them (0, 1, 0, 1 without it).
         mixed_precision, device: defaults for Accelerator given at launch; empty when none was.
         resume: the checkpoint from which a restarted job goes on; None in a first attempt.
+        strategy: word of the launch's option --strategy; empty when none was given.
+        fsdp: words of its fsdp options by their names, such as fsdp_offload_params.
     """
 
     run_id: str
@@ -39,6 +43,8 @@ class WorkerEnvironment:
     mixed_precision: str
     device: str
     resume: Path | None = None
+    strategy: str = ""
+    fsdp: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironment:
@@ -69,6 +75,12 @@ def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironm
         mixed_precision=source.get(MIXED_PRECISION, ""),
         device=source.get(DEVICE, ""),
         resume=Path(resume) if (resume := source.get(RESUME, "")) else None,
+        strategy=source.get(STRATEGY, ""),
+        fsdp={
+            name.removeprefix("FORERUN_").lower(): word
+            for name, word in source.items()
+            if name.startswith(FSDP_PREFIX) and word
+        },
     )
 
 

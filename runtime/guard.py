@@ -54,11 +54,12 @@ class Guard:
         self._notice_s = notice_s
         self._sequence = 0
 
-    def meet(self, operation: str, *, details: Any = None) -> list[Any]:
+    def meet(self, operation: str, *, details: Any = None, deadline_s: float | None = None) -> list[Any]:
         """Wait for every rank to come to `operation`.
 
         Args:
             details: plain JSON data; every rank receives all of them, in rank order.
+            deadline_s: how long to wait, where the others cannot be far away; at most the guard's own deadline.
 
         Raises:
             DistributedError: a rank did not come, has ended, or came to another operation.
@@ -67,7 +68,7 @@ class Guard:
         self._sequence += 1
         self._store.set(self._key(self._sequence, self._rank), json.dumps([operation, site, details]))
         keys = [self._key(self._sequence, rank) for rank in range(self._world_size)]
-        self._await(keys, f"{operation} at {site}")
+        self._await(keys, f"{operation} at {site}", deadline_s=deadline_s)
         arrived = [json.loads(raw) for raw in self._store.multi_get(keys)]
         if self._sequence > 2:
             self._store.delete_key(self._key(self._sequence - 2, self._rank))
@@ -113,7 +114,10 @@ class Guard:
         """Say that this rank comes to no further collective."""
         self._store.set(f"left/{self._rank}", "1")
 
-    def _await(self, keys: Sequence[str], what: str, *, ranks: Sequence[int] = ()) -> None:
+    def _await(
+        self, keys: Sequence[str], what: str, *, ranks: Sequence[int] = (), deadline_s: float | None = None
+    ) -> None:
+        limit_s = self._deadline_s if deadline_s is None else min(deadline_s, self._deadline_s)
         started = last_seen_busy = time.monotonic()
         pause_s, noticed = _FIRST_PAUSE_S, False
         while not self._store.check(list(keys)):
@@ -125,8 +129,8 @@ class Guard:
                 gone = [rank for rank in missing if self._store.check([f"left/{rank}"])]
                 if gone and not self._store.check(list(keys)):
                     raise self._alone(what, gone, "has ended")
-                if now - last_seen_busy > self._deadline_s:
-                    raise self._alone(what, missing, f"did not come within {self._deadline_s:g} s")
+                if now - last_seen_busy > limit_s:
+                    raise self._alone(what, missing, f"did not come within {limit_s:g} s")
                 if now - started > self._notice_s and not noticed:
                     noticed = True
                     print(f"forerun: rank {self._rank} waits in {what} for ranks {missing}", file=sys.stderr)  # noqa: T201

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
 from .errors import ConfigurationError
 
 
@@ -61,6 +63,14 @@ class ParallelDims:
         parts = [("data_replicate", replicate)]
         parts += [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "data_replicate"]
         return " x ".join(f"{name} {value}" for name, value in parts)
+
+
+def data_parallel_mesh(dims: ParallelDims, device_type: str) -> DeviceMesh:
+    """The mesh of resolved dims: one axis of shards, or replicas of shards. All ranks make it together."""
+    if dims.data_replicate == 1:
+        return init_device_mesh(device_type, (dims.data_shard,), mesh_dim_names=("data_shard",))
+    shape = (dims.data_replicate, dims.data_shard)
+    return init_device_mesh(device_type, shape, mesh_dim_names=("data_replicate", "data_shard"))
 
 
 def effective_batch(per_device: int, *, data_parallel: int, accumulation: int) -> int:

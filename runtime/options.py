@@ -13,10 +13,8 @@ ABSENT_SETTINGS = (
     "deepspeed_plugins",
     "dynamo_backend",
     "dynamo_plugin",
-    "fsdp_plugin",
     "log_with",
     "megatron_lm_plugin",
-    "parallelism_config",
 )
 
 
@@ -183,8 +181,8 @@ def refuse_absent(settings: Mapping[str, Any]) -> None:
     if given:
         raise ConfigurationError(
             f"{', '.join(given)}: this version has no backend for it",
-            allowed="strategies single and ddp, mixed_precision no, bf16 and fp16",
-            next_step=f"remove {', '.join(given)}; with several processes DDP is used",
+            allowed="strategies single, ddp and fsdp2, mixed_precision no, bf16 and fp16",
+            next_step=f"remove {', '.join(given)}; several processes use DDP, or FSDP2 with fsdp_plugin",
         )
 
 

@@ -15,9 +15,10 @@ from .data.activity import Activity, Iteration, LoaderLimit, valid_rows
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
 from .errors import UsageError
 from .mesh import effective_batch
+from .optim.clipping import GradientClipper
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
-from .optim.window import AccumulationWindows, finish_gradients
+from .optim.window import AccumulationWindows, scale_gradients
 from .options import DataLoaderConfiguration, GradientAccumulationPlugin
 from .precision.base import Precision
 from .reporting import RunReporter
@@ -58,7 +59,17 @@ class Prepared:
         self.loaders: list[PreparedLoader] = []
         self.custom: list[Any] = []
         self.windows = AccumulationWindows(
-            accumulation.num_steps, data_parallel=state.num_processes, sum_items=self._sum_items
+            accumulation.num_steps,
+            data_parallel=state.num_processes,
+            sum_items=self._sum_items,
+            local_gradients=strategy.local_gradients,
+        )
+        self.clipper = GradientClipper(
+            self.windows,
+            self.optimizers,
+            norm=strategy.clip_grad_norm,
+            finish=self.finish_window,
+            local_gradients=strategy.local_gradients,
         )
         self._accumulation = accumulation
         self._configuration = loaders
@@ -66,6 +77,19 @@ class Prepared:
         self._window_models: tuple[nn.Module, ...] = ()
         self._trained_loaders: set[int] = set()
         self._joining = False
+
+    def add_all(self, things: Sequence[Any], places: Sequence[bool], *, with_optimizer: bool) -> list[Any]:
+        """Prepare objects that belong together, models first and schedulers last; the results are in their order."""
+        added = list(things)
+        for kind in (nn.Module, (DataLoader, torch.optim.Optimizer)):
+            for index, (thing, place) in enumerate(zip(things, places, strict=True)):
+                if isinstance(thing, kind):
+                    added[index] = self._add(thing, place)
+        self.strategy.end_prepare()
+        for index, thing in enumerate(things):
+            if is_scheduler(thing):
+                added[index] = self.add_scheduler(thing, with_optimizer=with_optimizer)
+        return added
 
     def add_model(self, model: nn.Module, *, place: bool, evaluation: bool) -> nn.Module:
         """Check, move and wrap a model.
@@ -77,7 +101,7 @@ class Prepared:
             return model
         self.precision.check_model(model)
         if place:
-            model = model.to(self.state.device)
+            model = model.to(self.state.device) if evaluation else self.strategy.place(model)
         model = self.precision.prepare_model(model)
         prepared = model if evaluation else self.strategy.prepare_model(model)
         self.models.append(prepared)
@@ -86,12 +110,14 @@ class Prepared:
     def add_optimizer(self, optimizer: torch.optim.Optimizer, *, place: bool) -> PreparedOptimizer:
         if isinstance(optimizer, PreparedOptimizer):
             return optimizer
+        self.strategy.prepare_optimizer(optimizer)
         prepared = PreparedOptimizer(
             optimizer,
             windows=self.windows,
             scaler=self.precision.scaler,
             before_step=self.finish_window,
             after_step=self._after_step,
+            drop_gradients=self.strategy.drop_local_gradients,
         )
         if place:
             prepared.move_state(self.state.device)
@@ -172,7 +198,7 @@ class Prepared:
         factor = self.windows.unfinished_factor()
         if factor is not None:
             parameters = list(self._parameters())
-            finish_gradients(parameters, factor)
+            scale_gradients(self.strategy.local_gradients(parameters), factor)
             self.strategy.reduce_gradients(parameters)
 
     def gather_for_metrics(self, data: Any, *, as_objects: bool) -> Any:
@@ -204,8 +230,8 @@ class Prepared:
     def parts(self) -> list[Part]:
         """Everything that a checkpoint holds."""
         parts = [self._model_part(index, model) for index, model in enumerate(self.models)]
+        parts += [self._optimizer_part(index, prepared.optimizer) for index, prepared in enumerate(self.optimizers)]
         groups: list[tuple[str, Iterable[Any]]] = [
-            ("optimizer", self.optimizers),
             ("scheduler", self.schedulers),
             ("loader", self.loaders),
             ("custom", self.custom),
@@ -231,6 +257,21 @@ class Prepared:
             save=lambda: strategy.state_dict(model),
             load=lambda state: strategy.load_state_dict(model, state),
         )
+
+    def _optimizer_part(self, index: int, optimizer: torch.optim.Optimizer) -> Part:
+        strategy = self.strategy
+        return Part(
+            f"optimizer_{index}",
+            save=lambda: strategy.optimizer_state_dict(optimizer),
+            load=lambda state: strategy.load_optimizer_state_dict(optimizer, state),
+        )
+
+    def _add(self, thing: Any, place: bool) -> Any:
+        if isinstance(thing, nn.Module):
+            return self.add_model(thing, place=place, evaluation=False)
+        if isinstance(thing, DataLoader):
+            return self.add_loader(thing, place=place)
+        return self.add_optimizer(thing, place=place)
 
     def _progress(self) -> dict[str, Any]:
         return {"optimizers": [[o.num_steps, o.num_skipped, o.skipped_in_a_row] for o in self.optimizers]}

@@ -23,7 +23,8 @@ class StateSaver:
         self._prepared = prepared
         self._reporter = reporter
         self._project = project
-        self._checkpointer = Checkpointer(state=prepared.state, strategy=prepared.strategy.name)
+        strategy = prepared.strategy
+        self._checkpointer = Checkpointer(state=prepared.state, strategy=strategy.name, replicated=strategy.replicated)
         self._resume = prepared.state.environment.resume
         self.iteration = project.iteration
 
@@ -83,8 +84,21 @@ class StateSaver:
         return directory
 
     def save_weights(self, model: nn.Module, directory: Path, *, safe: bool) -> None:
-        if self._prepared.state.is_main_process:
-            save_weights(model, directory, safe=safe)
+        """Write a model's weights on the main process; all ranks call it, or it alone where the state is replicated."""
+        replicated, state = self._prepared.strategy.replicated, self._prepared.state
+        if not replicated or state.is_main_process:
+            weights = self.gather_weights(model, "save_model")
+            if state.is_main_process:
+                save_weights(weights, directory, safe=safe)
+
+    def gather_weights(self, model: nn.Module, operation: str) -> dict[str, Any]:
+        """The whole tensors of a model.
+
+        Raises:
+            DistributedError: the model is sharded, and not all ranks came.
+        """
+        self._checkpointer.meet_if_sharded(operation)
+        return self._prepared.strategy.state_dict(model)
 
     def save_and_compare(self) -> None:
         """The smoke run's proof, on all ranks: a checkpoint is saved, equals the state, loads, and still equals it."""

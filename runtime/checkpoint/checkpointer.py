@@ -1,4 +1,4 @@
-"""Saving and loading the whole training state of a job whose ranks each hold all of it."""
+"""Saving and loading the whole training state of a job, whether each rank holds all of it or a part."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DistributedError
 from ..files import write_json_atomic
 from ..guard import call_site
 from ..seeding import derive_seed, restore_rng_state, rng_state, set_seed
@@ -18,6 +18,8 @@ from ..state import PartialState
 from .directory import find_checkpoint, replacing
 from .manifest import MANIFEST, Manifest, ManifestFile, describe, read_manifest, verify
 from .plain import plain, same
+
+_LONE_DEADLINE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -39,26 +41,35 @@ class Saved:
 
 
 class Checkpointer:
-    """Rank 0 writes the replicated state; the others add their random states. No rank waits for a higher one."""
+    """Rank 0 writes the state; the others add their random states.
 
-    def __init__(self, *, state: PartialState, strategy: str) -> None:
+    Args:
+        replicated: each rank holds the whole state, and no rank waits for a higher one; else all gather it together.
+    """
+
+    def __init__(self, *, state: PartialState, strategy: str, replicated: bool = True) -> None:
         self._state = state
         self._strategy = strategy
+        self._replicated = replicated
         self._calls: Counter[str] = Counter()
 
     def save(self, target: Callable[[], Path], parts: Sequence[Part], *, iteration: int, optimizer_steps: int) -> Saved:
-        """Write a checkpoint. Rank 0 may do so alone; the others wait for rank 0.
+        """Write a checkpoint. Rank 0 may do so alone if the state is replicated; the others wait for rank 0.
 
         Args:
             target: names the directory; asked on rank 0 alone.
 
         Raises:
             CheckpointError: it could not be written, on every rank that is here; the older one is intact.
+            DistributedError: the state is sharded, and not all ranks came.
         """
+        self.meet_if_sharded("save_state")
         guard, site = self._state.guard, call_site()
         self._calls[site] += 1
         key = f"save/{site}/{self._calls[site]}"
         if not self._state.is_main_process and guard is not None:
+            if not self._replicated:
+                _states(parts)  # rank 0 gathers this rank's part
             answer = json.loads(guard.fetch(key, operation="save_state", source=0))
             return self._add_own(answer)
         try:
@@ -74,6 +85,25 @@ class Checkpointer:
         if guard is not None:
             guard.post(key, json.dumps({"path": str(saved.path.resolve()), "size_bytes": saved.size_bytes}))
         return saved
+
+    def meet_if_sharded(self, operation: str) -> None:
+        """Make sure that all ranks come to gather sharded state.
+
+        Raises:
+            DistributedError: one did not. Rank 0 finds that out in seconds: ranks that share every forward cannot be
+                far behind it.
+        """
+        guard = self._state.guard
+        if self._replicated or guard is None:
+            return
+        try:
+            guard.meet(operation, deadline_s=_LONE_DEADLINE_S if self._state.is_main_process else None)
+        except DistributedError as error:
+            raise DistributedError(
+                f"{error.what}; under strategy {self._strategy} every rank holds a part of the state",
+                allowed=f"{operation} on all ranks together",
+                next_step=f"call {operation} outside of `if accelerator.is_main_process`",
+            ) from error
 
     def load(self, path: Path, parts: Sequence[Part]) -> Path:
         """Verify a checkpoint and load it into `parts`; all ranks together.
@@ -97,13 +127,16 @@ class Checkpointer:
         return directory
 
     def matches(self, path: Path, parts: Sequence[Part]) -> bool:
-        """Whether a saved checkpoint equals what `parts` hold now, bit for bit."""
+        """Whether a saved checkpoint equals what `parts` hold now, bit for bit; sharded state is compared on rank 0."""
+        if not self._replicated and not self._state.is_main_process:
+            _states(parts)
+            return True
         states = self._read(find_checkpoint(path), parts)
         return all(same(states[part.name], plain(part.save(), part.name)) for part in parts)
 
     def _write(self, target: Path, parts: Sequence[Part], iteration: int, optimizer_steps: int) -> Saved:
         started = time.monotonic()
-        states = [(part.name, plain(part.save(), part.name)) for part in parts]
+        states = _states(parts)
         try:
             with replacing(target) as directory:
                 for name, state in [*states, (_rng_name(0), rng_state())]:
@@ -170,6 +203,10 @@ class Checkpointer:
             restore_rng_state(read_tensors(own.with_suffix(".pt")))
         else:
             set_seed(derive_seed(first.sha256, rank) % 2**32)
+
+
+def _states(parts: Sequence[Part]) -> list[tuple[str, Any]]:
+    return [(part.name, plain(part.save(), part.name)) for part in parts]
 
 
 def read_tensors(path: Path) -> Any:

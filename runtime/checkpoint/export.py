@@ -2,21 +2,35 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..errors import CheckpointError
 from ..files import fsync_directory
 from .plain import plain
 
 
-def save_weights(model: nn.Module, directory: Path, *, safe: bool) -> Path:
+@dataclass(frozen=True)
+class _Holder:
+    """What safetensors asks of a model: of tensors that are tied it writes one, with the others' names beside it."""
+
+    state: Mapping[str, Any]
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self.state
+
+
+def save_weights(state: Mapping[str, Any], directory: Path, *, safe: bool) -> Path:
     """Write model.safetensors, or pytorch_model.bin where safetensors is absent or `safe` is False.
+
+    Args:
+        state: whole tensors by name, as a model's state_dict() has them.
 
     Raises:
         CheckpointError: the file could not be written; a former one is intact.
@@ -30,9 +44,9 @@ def save_weights(model: nn.Module, directory: Path, *, safe: bool) -> Path:
         os.close(descriptor)
         if use_safetensors:
             library: Any = import_module("safetensors.torch")
-            library.save_model(model, temporary, metadata={"format": "pt"})
+            library.save_model(_Holder(state), temporary, metadata={"format": "pt"})
         else:
-            torch.save(plain(model.state_dict(), "model"), temporary)
+            torch.save(plain(state, "model"), temporary)
         with open(temporary, "rb") as handle:
             os.fsync(handle.fileno())
         os.chmod(temporary, 0o644)

@@ -6,17 +6,16 @@ import torch
 from torch import nn
 
 from .optimizer import PreparedOptimizer
-from .window import AccumulationWindows
-
-NormFunction = Callable[[Iterable[torch.Tensor], float, float], torch.Tensor]
+from .window import AccumulationWindows, LocalGradients
 
 
 class GradientClipper:
     """Clips at the end of a window; inside one, gradients are partial sums and stay as they are.
 
     Args:
-        norm: the strategy's clip_grad_norm as (parameters, max_norm, norm_type).
+        norm: the strategy's clip_grad_norm: (parameters, *, max_norm, norm_type) -> norm before.
         finish: brings an unfinished window to its end.
+        local_gradients: the gradients of parameters as this rank holds them.
     """
 
     def __init__(
@@ -24,13 +23,15 @@ class GradientClipper:
         windows: AccumulationWindows,
         optimizers: Sequence[PreparedOptimizer],
         *,
-        norm: NormFunction,
+        norm: Callable[..., torch.Tensor],
         finish: Callable[[], None],
+        local_gradients: LocalGradients,
     ) -> None:
         self._windows = windows
         self._optimizers = optimizers
         self._norm = norm
         self._finish = finish
+        self._local_gradients = local_gradients
 
     def unscale(self) -> None:
         """Divide all gradients by the loss scale, once before a step."""
@@ -40,14 +41,13 @@ class GradientClipper:
     def clip_norm(
         self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float
     ) -> torch.Tensor:
-        """Clip to a total norm; returns the norm before. Inside a window nothing is clipped."""
+        """Clip to a total norm; returns the norm before. Inside a window nothing is clipped, and it is this rank's."""
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if not self._windows.sync_gradients:
-            gradients = [p.grad for p in listed if p.grad is not None]
-            return nn.utils.get_total_norm(gradients, norm_type)
+            return nn.utils.get_total_norm(self._local_gradients(listed), norm_type)  # type: ignore[arg-type]  # parameters
         self._finish()
         self.unscale()
-        return self._norm(listed, max_norm, norm_type)
+        return self._norm(listed, max_norm=max_norm, norm_type=norm_type)
 
     def clip_value(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
         """Clip each element to [-clip_value, clip_value]; nothing happens inside a window."""

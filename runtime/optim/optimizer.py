@@ -1,6 +1,6 @@
 """The prepared optimizer: steps at a window's end alone, and says whether it did."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         scaler: unscales gradients and skips a step that overflowed; None without one.
         before_step: called before a real step.
         after_step: called after it with (this optimizer, skipped).
+        drop_gradients: forgets gradients that are not in `grad` yet.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         scaler: torch.amp.GradScaler | None,
         before_step: Callable[[], None],
         after_step: Callable[["PreparedOptimizer", bool], None],
+        drop_gradients: Callable[[Iterable[torch.nn.Parameter]], None] | None = None,
     ) -> None:
         # No super().__init__: groups and state are the wrapped optimizer's.
         self.optimizer = optimizer
@@ -38,6 +40,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self._scaler = scaler
         self._before_step = before_step
         self._after_step = after_step
+        self._drop_gradients = drop_gradients
         self._cleared_at = 0
         self._stepped = False
         self._unscaled = False
@@ -70,6 +73,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         if not discard and self._windows.protects(cleared_at=self._cleared_at, stepped=self._stepped):
             return
         self.optimizer.zero_grad(set_to_none=set_to_none)
+        if self._drop_gradients is not None:
+            self._drop_gradients(p for group in self.optimizer.param_groups for p in group["params"])
         self._cleared_at = self._windows.backward_count
         self._stepped = self._unscaled = False
 

@@ -4,13 +4,15 @@ Gradients of a window are summed as they come. In its last micro-batch, whose pl
 last losses are scaled once: by 1 / number of micro-batches, or by ranks / number of items where losses are sums.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ..errors import UsageError
+
+LocalGradients = Callable[[Iterable[nn.Parameter]], list[torch.Tensor]]
 
 
 @dataclass
@@ -33,13 +35,22 @@ class AccumulationWindows:
         num_steps: micro-batches of a full window.
         data_parallel: ranks over which backward averages gradients.
         sum_items: adds a number over these ranks (a collective).
+        local_gradients: the gradients of parameters as this rank holds them.
     """
 
-    def __init__(self, num_steps: int, *, data_parallel: int, sum_items: Callable[[float], float]) -> None:
+    def __init__(
+        self,
+        num_steps: int,
+        *,
+        data_parallel: int,
+        sum_items: Callable[[float], float],
+        local_gradients: LocalGradients | None = None,
+    ) -> None:
         self.num_steps = num_steps
         self.backward_count = 0
         self._data_parallel = data_parallel
         self._sum_items = sum_items
+        self._local_gradients = local_gradients or _own_gradients
         self._windows: dict[tuple[int, ...], _Window] = {}
         self._current: _Window | None = None
         self._inside = False
@@ -106,7 +117,7 @@ class AccumulationWindows:
         if window.factor is None:
             window.factor = 1.0 / window.contributed if window.items is None else self._over_items(window.items)
             if window.contributed > 1:
-                _scale_gradients(parameters, window.factor)
+                scale_gradients(self._local_gradients(parameters), window.factor)
         return window.factor
 
     def unfinished_factor(self) -> float | None:
@@ -162,8 +173,8 @@ class AccumulationWindows:
         return self._data_parallel / total
 
 
-def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+def scale_gradients(gradients: Sequence[torch.Tensor], factor: float) -> None:
+    """Multiply in place."""
     if not gradients or factor == 1.0:
         return
     dense = [gradient for gradient in gradients if not gradient.is_sparse]
@@ -175,6 +186,5 @@ def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
                 gradient.mul_(factor)
 
 
-def finish_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
-    """Apply unfinished_factor."""
-    _scale_gradients(parameters, factor)
+def _own_gradients(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

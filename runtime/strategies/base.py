@@ -11,25 +11,47 @@ from torch import nn
 
 @dataclass(frozen=True)
 class StrategyContext:
-    """What a strategy knows of its process. `options` are passed on to the backend."""
+    """What a strategy knows of its process.
+
+    Attributes:
+        options: the backend's own.
+        precision: the Accelerator's mixed_precision.
+        passes: changes of the model's units (passes.Pass) to be made before it is spread.
+    """
 
     device: torch.device
     world_size: int
-    options: dict[str, Any]
+    options: Any
+    precision: str = "no"
+    passes: tuple[Any, ...] = ()
 
 
 class Strategy(Protocol):
     """One way to spread a model over ranks."""
 
     name: str
+    distributed_type: str
+    """What Accelerator.distributed_type says; empty for what follows from devices and processes."""
     replicated: bool
-    """Every rank holds the whole state: rank 0 alone can save it."""
+    """Every rank holds the whole state: rank 0 alone can save it. If not, all ranks gather it together."""
 
     def requirements(self) -> list[str]:
         """Why this strategy cannot run here, in words; empty if it can."""
         ...
 
+    def place(self, model: nn.Module) -> nn.Module:
+        """Bring a model to the device, unless prepare_model does."""
+        ...
+
     def prepare_model(self, model: nn.Module) -> nn.Module: ...
+
+    def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let it update the parameters that prepare_model has put in place of those it was built over."""
+        ...
+
+    def end_prepare(self) -> None:
+        """The objects of one prepare() are all there."""
+        ...
 
     def unwrap_model(self, model: nn.Module) -> nn.Module: ...
 
@@ -47,6 +69,14 @@ class Strategy(Protocol):
         """While inside, ranks may take different numbers of batches."""
         ...
 
+    def local_gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+        """This rank's gradients of these parameters, those that wait for their reduction included."""
+        ...
+
+    def drop_local_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Forget gradients that wait for their reduction outside of `grad`."""
+        ...
+
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Average gradients over the ranks now: for a window whose last micro-batch had no backward."""
         ...
@@ -55,9 +85,54 @@ class Strategy(Protocol):
         """Clip to the norm over the whole model; returns the norm before."""
         ...
 
-    def state_dict(self, model: nn.Module) -> dict[str, Any]: ...
+    def state_dict(self, model: nn.Module) -> dict[str, Any]:
+        """Whole tensors: on every rank where the state is replicated, else on rank 0 (the others get nothing)."""
+        ...
 
     def load_state_dict(self, model: nn.Module, state: dict[str, Any]) -> None: ...
+
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]: ...
+
+    def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None: ...
+
+
+class WholeModel:
+    """What is common to strategies whose ranks hold the whole model as it is."""
+
+    distributed_type = ""
+    replicated = True
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._context = context
+
+    def place(self, model: nn.Module) -> nn.Module:
+        return model.to(self._context.device)
+
+    def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The parameters stay what they are."""
+
+    def end_prepare(self) -> None:
+        """Nothing was replaced."""
+
+    def train_step(
+        self, batch: Any, *, forward: Callable[[Any], torch.Tensor], backward: Callable[[torch.Tensor], None]
+    ) -> torch.Tensor:
+        return forward_and_backward(batch, forward=forward, backward=backward)
+
+    def local_gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def drop_local_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """All of them are in `grad`."""
+
+    def clip_grad_norm(self, parameters: Iterable[torch.Tensor], *, max_norm: float, norm_type: float) -> torch.Tensor:
+        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return optimizer.state_dict()
+
+    def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        optimizer.load_state_dict(state)
 
 
 def forward_and_backward(

@@ -1,6 +1,6 @@
 """DistributedDataParallel: every rank holds the whole model, gradients are averaged in backward."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -11,17 +11,13 @@ from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UsageError
-from .base import StrategyContext, forward_and_backward
+from .base import WholeModel
 
 
-class DdpStrategy:
+class DdpStrategy(WholeModel):
     """torch's DistributedDataParallel; `options` are its keyword arguments."""
 
     name = "ddp"
-    replicated = True
-
-    def __init__(self, context: StrategyContext) -> None:
-        self._context = context
 
     def requirements(self) -> list[str]:
         missing = []
@@ -39,11 +35,6 @@ class DdpStrategy:
 
     def unwrap_model(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, DistributedDataParallel) else model
-
-    def train_step(
-        self, batch: Any, *, forward: Callable[[Any], torch.Tensor], backward: Callable[[torch.Tensor], None]
-    ) -> torch.Tensor:
-        return forward_and_backward(batch, forward=forward, backward=backward)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
@@ -68,9 +59,6 @@ class DdpStrategy:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
             parameter.grad /= self._context.world_size
-
-    def clip_grad_norm(self, parameters: Iterable[torch.Tensor], *, max_norm: float, norm_type: float) -> torch.Tensor:
-        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def state_dict(self, model: nn.Module) -> dict[str, Any]:
         return self.unwrap_model(model).state_dict()
