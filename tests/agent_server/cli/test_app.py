@@ -178,6 +178,7 @@ def test_a_sound_audit_log_verifies_and_an_edited_one_is_named(desk: Desk) -> No
     done = forerun(desk, "audit", "verify")
     assert (done.returncode, done.stderr) == (0, "")
     assert desk.store.audit_log()[-1].hash in done.stdout
+    assert f"key_enrolled {human.key.key_id[:8]} by alice" in done.stdout  # who could approve is never out of sight
     with closing(sqlite3.connect(desk.root / "state" / "forerun.db")) as connection, connection:
         connection.execute('UPDATE audit SET body = replace(body, \'"actor":"alice"\', \'"actor":"carol"\')')
         connection.execute('UPDATE approvals SET body = replace(body, \'"note":""\', \'"note":"x"\')')

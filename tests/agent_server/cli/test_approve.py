@@ -282,3 +282,23 @@ def test_a_simulated_approval_says_so_even_in_an_agents_shell(demo_desk: Desk) -
     refusals = launch_refusals(record, request, approval, key, now_s=time.time())
     assert refusals == ["the decision has level simulated, needed is A2"]
     assert demo_desk.store.consume_approval(request.request_id, run_of(record)).kind == "full"
+
+
+def test_a_key_that_somebody_else_enrolled_is_seen_before_anything_is_approved(desk: Desk) -> None:
+    desk.enroll()
+    desk.enroll("mallory")
+    own, other = desk.store.keys()
+    request = desk.ask()
+    child = desk.type("approve", request.request_id, "--key", own.key_id[:8])
+    child.expect_exact(f"*** NEW KEY *** can approve here: mallory ({other.key_id[:8]}), enrolled")
+    child.expect_exact("If nobody of yours enrolled it, approve nothing")
+    child.expect_exact(COST)
+    child.sendcontrol("d")
+    assert end(child) == 1
+    (shown,) = [r.details["text"] for r in desk.store.audit_log() if r.event == "shown"]
+    assert "mallory" in shown
+    assert_undecided(desk, request.request_id)
+    child = desk.type("keys", "enroll", "--name", "eve")
+    child.expect_exact("*** ANOTHER KEY *** This store knows already: alice")
+    child.sendcontrol("c")
+    assert end(child) != 0
