@@ -67,6 +67,7 @@ def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: in
             count, environment = settle_devices(present, here, wanted)
         except ConfigurationError as error:
             refusals.append(str(error))
+    environment.update(choices.variables)
     if choices.device:
         environment[DEVICE] = choices.device
     if choices.precision is not None:

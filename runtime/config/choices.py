@@ -1,7 +1,7 @@
 """What the options mean together: device, strategy, precision, batches. Answers that cannot both hold are errors."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..batch_arithmetic import BatchNumber, BatchVerdict, settle_batches
@@ -49,6 +49,7 @@ class Choices:
         unavailable: what this version refuses to launch, and what to use in its place.
         batches: of a DeepSpeed configuration; None without one.
         overruled: answers of weaker sources that differ.
+        variables: what workers are told of the strategy and its settings.
     """
 
     device: str
@@ -60,6 +61,7 @@ class Choices:
     deepspeed: DeepSpeedFile | None = None
     batches: BatchVerdict | None = None
     overruled: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 def choose(resolved: Resolved) -> Choices:
@@ -88,7 +90,20 @@ def choose(resolved: Resolved) -> Choices:
         deepspeed=deepspeed,
         batches=batches,
         overruled=tuple(overruled),
+        variables=_variables(resolved, strategy),
     )
+
+
+def _variables(resolved: Resolved, strategy: Answer | None) -> dict[str, str]:
+    """The strategy and the given settings of its section; they win over the caller's own variables."""
+    if strategy is None:
+        return {}
+    settings = {
+        table()[name].variable: write_text(value.value)
+        for name, value in resolved.given().items()
+        if table()[name].section == strategy.value
+    }
+    return {table()["strategy"].variable: strategy.value, **settings}
 
 
 def _decide(question: str, answers: Iterable[Answer], overruled: list[str]) -> Answer | None:

@@ -156,12 +156,11 @@ def test_each_distributed_type_means_a_device_and_a_strategy(
 
 
 def test_what_is_not_built_is_refused_with_what_to_do(write: Write) -> None:
-    file = "compute_environment: SLURM\nnum_machines: 2\nmixed_precision: fp8\n"
+    file = "compute_environment: SLURM\nmixed_precision: fp8\n"
     file += "dynamo_backend: inductor\ntpu_use_sudo: yes\n"
     said = "; ".join(_choices(write, file=file, cli={"enable_cpu_affinity": "on"}).unavailable)
     for word in (
         "compute_environment SLURM",
-        "num_machines 2",
         "mixed_precision fp8",
         "call torch.compile",
         "enable_cpu_affinity true",
@@ -248,3 +247,17 @@ def test_the_documents_deepspeed_json_is_read(write: Write) -> None:
         "mixed_precision": "bf16",
         "zero_stage": 2,
     }
+
+
+def test_workers_are_told_of_the_strategy_and_its_settings(write: Write) -> None:
+    file = "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n  fsdp_version: 2\nzero_stage: 2\n"
+    told = _choices(write, file=file, cli={"fsdp_offload_params": "on", "fsdp_transformer_layer_cls_to_wrap": "A,B"})
+    assert told.variables == {
+        "FORERUN_STRATEGY": "fsdp",
+        "FORERUN_FSDP_OFFLOAD_PARAMS": "true",
+        "FORERUN_FSDP_VERSION": "2",
+        "FORERUN_FSDP_TRANSFORMER_LAYER_CLS_TO_WRAP": "A,B",
+    }
+    weaker = _choices(write, cli={"strategy": "auto"}, env={"FORERUN_STRATEGY": "fsdp"})
+    assert weaker.variables == {"FORERUN_STRATEGY": "auto"}
+    assert _choices(write, cli={"num_processes": "2"}).variables == {}
