@@ -1,6 +1,8 @@
 """The options of strategies and other backends. Their sections in a file bear the names used here."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from .option_kinds import Effect, Flag, Kind, Many, Number, Option, Text, Whole, Word
 
@@ -23,9 +25,9 @@ _GROUPS = {
     "sagemaker": "SageMaker",
 }
 _REMARKS = {
-    "deepspeed": "the strategy deepspeed is not in this version: single and ddp are",
-    "fsdp": "the strategy fsdp is not in this version: single and ddp are",
-    "megatron_lm": "the strategy megatron_lm is not in this version: single and ddp are",
+    "deepspeed": "the strategy deepspeed is not in this version: single, ddp and fsdp are",
+    "fsdp": "",
+    "megatron_lm": "the strategy megatron_lm is not in this version: single, ddp and fsdp are",
     "fp8": "fp8 is not in this version: no, bf16 and fp16 are",
     "dynamo": "call torch.compile in the script",
     "parallelism_config": "all processes are data-parallel in this version",
@@ -44,6 +46,8 @@ def _row(
     keys: tuple[str, ...] = (),
     effect: Effect = "absent",
     question: str = "",
+    accepts: tuple[Any, ...] = (),
+    remark: str = "",
 ) -> Option:
     """An option in a section; Accelerate's key is <section>_config.<name>, with the prefix or without."""
     mapping = section if section.endswith("_config") else f"{section}_config"
@@ -55,7 +59,8 @@ def _row(
         text,
         peer=tuple(f"{mapping}.{key}" for key in names),
         effect=effect,
-        remark=_REMARKS[section],
+        remark=remark or _REMARKS[section],
+        accepts=accepts,
         question=question,
         group=_GROUPS[section],
     )
@@ -75,6 +80,9 @@ def _top(section: str, name: str, kind: Kind, text: str, *, keys: tuple[str, ...
     )
 
 
+_fsdp = partial(_row, "fsdp", effect="built")
+_SHARDS = tuple(word for word in _SHARDING if word != "NO_SHARD")
+_NO_SHARD = "without sharding the strategy is ddp: say that"
 _OFFLOAD = Word(DEEPSPEED_OFFLOAD, no_word="none", yes_word="cpu")
 _DEEPSPEED = (
     _row(
@@ -112,63 +120,101 @@ _DEEPSPEED = (
     _row("deepspeed", "deepspeed_moe_layer_cls_names", Many(), "Classes of mixture-of-experts layers."),
 )
 _FSDP = (
-    _row("fsdp", "fsdp_version", Whole(1, 2), "1 or 2."),
-    _row(
-        "fsdp",
+    _fsdp("fsdp_version", Whole(1, 2), "2.", accepts=(2,), remark="FSDP1 is not in this version: say 2"),
+    _fsdp(
         "fsdp_reshard_after_forward",
         Word(("true", "false", *_SHARDING), no_word="false", yes_word="true"),
         "Shard again after the forward pass.",
         question="Shard the parameters again after the forward pass?",
+        accepts=("true", "false", *_SHARDS),
+        remark=_NO_SHARD,
     ),
-    _row("fsdp", "fsdp_sharding_strategy", Word((*_SHARDING, "1", "2", "3", "4", "5")), "FSDP1's word for it."),
-    _row(
-        "fsdp",
+    _fsdp(
+        "fsdp_sharding_strategy",
+        Word((*_SHARDING, "1", "2", "3", "4", "5")),
+        "FSDP1's word for it.",
+        accepts=(*_SHARDS, "1", "2", "4", "5"),
+        remark=_NO_SHARD,
+    ),
+    _fsdp(
         "fsdp_offload_params",
         Flag(),
         "Keep parameters and gradients in host memory.",
         question="Keep parameters and gradients in host memory?",
     ),
-    _row(
-        "fsdp",
+    _fsdp(
         "fsdp_auto_wrap_policy",
         Word((*WRAP_POLICIES, "TRANSFORMER_AUTO_WRAP")),
         "Which modules are sharded on their own.",
         question="Which modules are to be sharded on their own?",
     ),
-    _row(
-        "fsdp",
+    _fsdp(
         "fsdp_transformer_layer_cls_to_wrap",
         Many(),
         "Classes of those modules.",
         question="Classes of the layers, comma-separated, or null for the model's own list?",
     ),
-    _row(
-        "fsdp",
+    _fsdp(
         "fsdp_min_num_params",
         Whole(1),
         "Least number of their parameters.",
         question="Least number of parameters of a module?",
     ),
-    _row("fsdp", "fsdp_backward_prefetch", Word(("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")), "FSDP1 only."),
-    _row(
-        "fsdp",
-        "fsdp_state_dict_type",
-        Word(("SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT")),
-        "Form of checkpoints.",
-        question="Which form have checkpoints?",
+    _fsdp(
+        "fsdp_backward_prefetch",
+        Word(("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")),
+        "As in FSDP1.",
+        accepts=("BACKWARD_PRE",),
+        remark="FSDP2 prefetches before each backward: leave it out",
     ),
-    _row("fsdp", "fsdp_forward_prefetch", Flag(), "FSDP1 only."),
-    _row("fsdp", "fsdp_use_orig_params", Flag(), "FSDP1 only."),
-    _row("fsdp", "fsdp_cpu_ram_efficient_loading", Flag(), "Only rank 0 reads the weights."),
-    _row("fsdp", "fsdp_sync_module_states", Flag(), "FSDP1 only."),
-    _row(
-        "fsdp",
+    _fsdp(
+        "fsdp_state_dict_type",
+        Word(("FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT")),
+        "Form of checkpoints.",
+        accepts=("FULL_STATE_DICT",),
+        remark="checkpoints hold whole tensors, which load on any number of ranks: leave it out",
+    ),
+    _fsdp(
+        "fsdp_forward_prefetch",
+        Flag(),
+        "As in FSDP1.",
+        accepts=(False,),
+        remark="FSDP2 prefetches by itself: leave it out",
+    ),
+    _fsdp(
+        "fsdp_use_orig_params",
+        Flag(),
+        "As in FSDP1.",
+        accepts=(True,),
+        remark="FSDP2 always keeps the original parameters: leave it out",
+    ),
+    _fsdp(
+        "fsdp_cpu_ram_efficient_loading",
+        Flag(),
+        "Only rank 0 reads the weights.",
+        accepts=(True,),
+        remark="ranks whose model is on the meta device always take rank 0's weights: leave it out",
+    ),
+    _fsdp(
+        "fsdp_sync_module_states",
+        Flag(),
+        "As in FSDP1.",
+        accepts=(True,),
+        remark="rank 0's weights always go to all ranks: leave it out",
+    ),
+    _fsdp(
         "fsdp_activation_checkpointing",
         Flag(),
         "Recompute activations in the backward pass.",
         question="Recompute activations in the backward pass?",
     ),
-    _row("fsdp", "fsdp_activation_checkpointing_offload", Flag(), "Keep what is recomputed from in host memory."),
+    _fsdp(
+        "fsdp_activation_checkpointing_offload",
+        Flag(),
+        "Keep what is recomputed from in host memory.",
+        effect="absent",
+        remark="it is not in this version: leave it out",
+    ),
 )
 _MEGATRON = (
     _row(

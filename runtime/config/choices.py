@@ -14,7 +14,7 @@ from .option_table import table
 from .resolve import Resolved, Value
 
 _RANKS = {"argument": 0, "command line": 1, "environment": 2, "file": 3}
-_BUILT_STRATEGIES = ("single", "ddp")
+_BUILT_STRATEGIES = ("single", "ddp", "fsdp")
 _BUILT_PRECISIONS = ("no", "bf16", "fp16")
 _BY_TYPE = {
     "NO": ("", "single"),
@@ -25,7 +25,7 @@ _BY_TYPE = {
     "FSDP": ("", "fsdp"),
     "MEGATRON_LM": ("", "megatron_lm"),
 }
-_SAID_ALREADY = ("deepspeed", "fsdp", "megatron_lm", "fp8")  # by the strategy or the precision that would use them
+_ONLY_IF_CHOSEN = ("deepspeed", "fsdp", "megatron_lm", "fp8")
 
 
 @dataclass(frozen=True)
@@ -263,12 +263,16 @@ def _clash(one: str, other: str, allowed: str) -> None:
 
 def _unavailable(resolved: Resolved, strategy: str, device: Answer | None, precision: Answer | None) -> Iterator[str]:
     if strategy and strategy not in _BUILT_STRATEGIES:
-        yield f"strategy {strategy}: not in this version (single and ddp are)"
+        yield f"strategy {strategy}: not in this version (single, ddp and fsdp are)"
     if device is not None and device.value not in DEVICES:
         yield f"{device.said}: no device kind of this version ({', '.join(DEVICES)} are)"
     if precision is not None and precision.value not in _BUILT_PRECISIONS:
         yield f"{precision.said}: not in this version (no, bf16 and fp16 are)"
     for name, value in resolved.given().items():
         option = table()[name]
-        if option.effect == "absent" and option.section not in _SAID_ALREADY and option.asks_for_something(value.value):
+        chosen = option.section == strategy and strategy in _BUILT_STRATEGIES
+        if option.section in _ONLY_IF_CHOSEN and not chosen:
+            continue  # it asks for nothing, or was refused above
+        absent = option.effect == "absent" and option.asks_for_something(value.value)
+        if absent or (option.accepts and value.value not in option.accepts):
             yield f"{value.said(name)}: {option.remark}"

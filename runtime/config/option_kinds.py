@@ -149,6 +149,7 @@ class Option:
         peer: its keys in the default_config.yaml of Accelerate, in full ("deepspeed_config.zero_stage").
         effect: built: this version acts on it; none: it changes nothing here; absent: no backend in this version.
         remark: why it changes nothing, or what to use in its place.
+        accepts: the values that this version can act on, if not all.
         letter: a one-letter flag.
         question: what the wizard asks; empty if it does not.
         peer_unset: what Accelerate's files say for "not given".
@@ -163,6 +164,7 @@ class Option:
     peer: tuple[str, ...] = ()
     effect: Effect = "built"
     remark: str = ""
+    accepts: tuple[Any, ...] = ()
     letter: str = ""
     question: str = ""
     peer_unset: str = ""

@@ -118,7 +118,6 @@ STEPS = (
         lambda a: bool(a.get("use_fsdp")) and a.get("fsdp_auto_wrap_policy") == "SIZE_BASED_WRAP",
         _says(100_000_000),
     ),
-    Step("fsdp_state_dict_type", _on("use_fsdp"), _says("SHARDED_STATE_DICT")),
     Step("fsdp_activation_checkpointing", _on("use_fsdp"), _says(False)),
     Step(
         "use_megatron_lm",

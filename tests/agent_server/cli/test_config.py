@@ -159,7 +159,6 @@ def test_the_answers_of_the_case_give_a_file_and_the_shorter_ones_give_none(home
     ("answers", "said"),
     [
         ("1\nmulti-GPU\n1\n8\nfp8\nao\nyes\nno\n3\ncpu\nnvme\n", "strategy deepspeed: not in this version"),
-        ("1\nmulti-GPU\n1\n8\nbf16\nno\nyes\ntrue\nno\n1\nnull\n1\nno\n", "strategy fsdp: not in this version"),
         (
             "1\nmulti-GPU\n1\n8\nbf16\nno\nno\nyes\n2\nyes\n2\n4\nyes\nyes\n",
             "strategy megatron_lm: not in this version",
@@ -246,7 +245,7 @@ def test_a_file_is_used_by_a_launch_and_what_it_lost_is_said(home: Home) -> None
         (["train.py"], {"FORERUN_CPU": "maybe"}, "FORERUN_CPU 'maybe', allowed: true"),
         (["train.py"], {"FORERUN_NUM_PROCESES": "2"}, "did you mean FORERUN_NUM_PROCESSES"),
         (["train.py"], {"FORERUN_CONFIG_FILE": "gone.yaml"}, "does not exist"),
-        (["--use_fsdp", "train.py"], {}, "strategy fsdp: not in this version"),
+        (["--use_megatron_lm", "train.py"], {}, "strategy megatron_lm: not in this version"),
         (["--mixed_precision", "fp8", "train.py"], {}, "mixed_precision fp8 (--mixed-precision): not in this version"),
     ],
 )
@@ -299,3 +298,18 @@ def test_env_tells_what_is_wrong_with_a_file_and_goes_on(home: Home) -> None:
     assert code == 0, stderr
     assert "num_processes is '0'" in stdout
     assert "- python: unknown" in stdout
+
+
+def test_the_wizards_fsdp_reaches_the_script(home: Home) -> None:
+    """A multi-GPU file by the wizard, its processes then put on the CPU."""
+    answers = "1\nmulti-GPU\n1\n2\nno\nno\nyes\nfalse\nno\nNO_WRAP\nno\n"
+    code, _, stderr = home.run("config", "--config-file", "c.yaml", stdin=answers)
+    assert code == 0, stderr
+    (home.directory / "train.py").write_text(
+        "import torch\nfrom runtime import Accelerator\naccelerator = Accelerator()\n"
+        "model = accelerator.prepare(torch.nn.Linear(4, 4))\n"
+        "print(accelerator.num_processes, accelerator.device.type, type(model.weight.data).__name__)\n"
+    )
+    code, stdout, stderr = home.run("launch", "--config-file", "c.yaml", "--cpu", "train.py")
+    assert code == 0, stderr
+    assert sorted(stdout.splitlines()) == ["[rank0] 2 cpu DTensor", "[rank1] 2 cpu DTensor"]

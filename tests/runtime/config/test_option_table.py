@@ -130,7 +130,7 @@ def test_the_table_is_consistent() -> None:
             assert keys.get(key, option) is option
     for option in table().values():
         assert option.help
-        assert option.effect == "built" or option.remark, option.name
+        assert (option.effect == "built" and not option.accepts) or option.remark, option.name
         if option.default is not None and not isinstance(option.default, tuple):
             assert parse_text(option, str(option.default)) == option.default, option.name
 

@@ -141,7 +141,7 @@ def test_a_false_flag_claims_nothing(write: Write) -> None:
         ("MULTI_GPU", "cuda", "", ""),
         ("XLA", "xla", "", ""),
         ("DEEPSPEED", "", "deepspeed", "strategy deepspeed"),
-        ("FSDP", "", "fsdp", "strategy fsdp"),
+        ("FSDP", "", "fsdp", ""),
         ("MEGATRON_LM", "", "megatron_lm", "strategy megatron_lm"),
         ("MULTI_NPU", "npu", "", "no device kind of this version"),
     ],
@@ -261,3 +261,22 @@ def test_workers_are_told_of_the_strategy_and_its_settings(write: Write) -> None
     weaker = _choices(write, cli={"strategy": "auto"}, env={"FORERUN_STRATEGY": "fsdp"})
     assert weaker.variables == {"FORERUN_STRATEGY": "auto"}
     assert _choices(write, cli={"num_processes": "2"}).variables == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("fsdp_version: 2\n  fsdp_reshard_after_forward: true\n  fsdp_use_orig_params: true", ""),
+        ("fsdp_version: 1", "fsdp_version 1 (config.yaml:3): FSDP1 is not in this version"),
+        ("fsdp_sharding_strategy: NO_SHARD", "without sharding the strategy is ddp"),
+        ("fsdp_forward_prefetch: true", "FSDP2 prefetches by itself"),
+        ("fsdp_state_dict_type: SHARDED_STATE_DICT", "checkpoints hold whole tensors"),
+        ("fsdp_activation_checkpointing_offload: true", "fsdp_activation_checkpointing_offload true"),
+    ],
+)
+def test_settings_of_fsdp1_are_refused_before_a_launch(settings: str, said: str, write: Write) -> None:
+    text = f"distributed_type: FSDP\nfsdp_config:\n  {settings}\n"
+    unavailable = "; ".join(_choices(write, file=text).unavailable).replace(str(write("").parent) + "/", "")
+    assert said in unavailable
+    assert bool(unavailable) is bool(said)
+    assert _choices(write, file=text.replace("FSDP\n", "MULTI_CPU\n")).unavailable == ()
