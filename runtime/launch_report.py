@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from .config.choices import Choices
+from .config.choices import Choices, dims_of
 from .config.option_kinds import write_text
 from .config.option_table import table
 from .config.order import LaunchSpec
@@ -49,7 +49,8 @@ def dry_run(resolved: Resolved, choices: Choices, checked: Checked, spec: Launch
     yield from (mask(f"refused here: {refusal}") for refusal in checked.refusals)
     count, nodes = checked.launch.num_processes, checked.launch.nodes
     world, node = (count, 0) if nodes is None else (count * nodes.num_nodes, nodes.rank)
-    yield f"mesh: data_replicate {world} (every process sees its own share of the data)"
+    dims = dims_of(resolved, choices, world_size=world, local_world_size=count)
+    yield f"mesh: data_replicate {dims.data_replicate} x data_shard {dims.data_shard} (each process has its own data)"
     yield f"node {node}, this machine: {count} process{'es' * (count > 1)}"
     port = str(checked.launch.port) if checked.launch.port is not None else "(a free one)"
     for local in range(count):

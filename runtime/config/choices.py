@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..batch_arithmetic import BatchNumber, BatchVerdict, settle_batches
 from ..errors import ConfigurationError
+from ..mesh import ParallelDims
 from .deepspeed_file import DeepSpeedFile
 from .launch_options import DEVICES
 from .loader import Given, deepspeed_values, load
@@ -92,6 +93,15 @@ def choose(resolved: Resolved) -> Choices:
         overruled=tuple(overruled),
         variables=_variables(resolved, strategy),
     )
+
+
+def dims_of(resolved: Resolved, choices: Choices, *, world_size: int, local_world_size: int) -> ParallelDims:
+    """The mesh that workers will make, if the script does not say otherwise."""
+    if choices.strategy != "fsdp":
+        return ParallelDims().resolve(world_size)
+    words = {str(resolved.get(name)) for name in ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")}
+    hybrid = bool(words & {"HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"})
+    return ParallelDims(data_shard=local_world_size if hybrid else world_size).resolve(world_size)
 
 
 def _variables(resolved: Resolved, strategy: Answer | None) -> dict[str, str]:

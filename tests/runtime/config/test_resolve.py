@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.config.choices import Choices, choose
+from runtime.config.choices import Choices, choose, dims_of
 from runtime.config.loader import load
 from runtime.config.resolve import Resolved, from_arguments, from_command_line, from_environment, resolve
 from runtime.errors import ConfigurationError
@@ -280,3 +280,19 @@ def test_settings_of_fsdp1_are_refused_before_a_launch(settings: str, said: str,
     assert said in unavailable
     assert bool(unavailable) is bool(said)
     assert _choices(write, file=text.replace("FSDP\n", "MULTI_CPU\n")).unavailable == ()
+
+
+@pytest.mark.parametrize(
+    ("typed", "replicate", "shard"),
+    [
+        ({}, 8, 1),
+        ({"use_fsdp": "true"}, 1, 8),
+        ({"use_fsdp": "true", "fsdp_sharding_strategy": "HYBRID_SHARD"}, 2, 4),
+        ({"use_fsdp": "true", "fsdp_reshard_after_forward": "hybrid_shard_zero2"}, 2, 4),
+        ({"fsdp_sharding_strategy": "4"}, 8, 1),
+    ],
+)
+def test_the_mesh_follows_from_the_strategy(typed: dict[str, str], replicate: int, shard: int, write: Write) -> None:
+    resolved = _resolved(write, cli=typed)
+    dims = dims_of(resolved, choose(resolved), world_size=8, local_world_size=4)
+    assert (dims.data_replicate, dims.data_shard) == (replicate, shard)
