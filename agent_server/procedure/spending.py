@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
 from agent_server.approvals.policy.in_force import prices_in_force
+from tools.domain.budget import plausible
 from tools.domain.ports import Store
 from tools.domain.run_state import RunRecord
 from tools.evidence.prices import hourly_rate
@@ -48,7 +49,7 @@ def spent_on(store: Store, runs: Iterable[RunRecord], *, now_s: float) -> dict[s
         else:
             plan = store.plan(run.plan_id).plan
             price = prices.price_for(plan.layout) if plan else None
-            if plan is None or price is None or elapsed_s is None:
+            if plan is None or price is None or elapsed_s is None or not plausible(elapsed_s):
                 found[run.run_id] = Spent()
             else:
                 cost = hourly_rate(plan.layout, price) * Decimal(repr(elapsed_s)) / 3600

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from runtime.config.plan import Frozen
 
+_CENTURY_S = 3.2e9
+
 
 class Reservation(Frozen):
     """One launch in the budgets. Amounts are decimal texts, so that sums are exact; None is unknown, never 0.
@@ -41,7 +43,12 @@ class Reservation(Frozen):
         return self.settled_at_s is not None
 
     def spent_after(self, elapsed_s: float) -> Decimal | None:
-        """Cost of this many seconds of the whole job; None if no price was known."""
-        if self.hourly_rate is None:
+        """Cost of this many seconds of the whole job; None if no price was known, or no job can have run so long."""
+        if self.hourly_rate is None or not plausible(elapsed_s):
             return None
         return Decimal(self.hourly_rate) * Decimal(repr(elapsed_s)) / 3600
+
+
+def plausible(elapsed_s: float) -> bool:
+    """Whether a job can have run so long: files in a run directory may say anything."""
+    return 0 <= elapsed_s < _CENTURY_S

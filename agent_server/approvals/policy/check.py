@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Protocol
 
 from tools.domain.approval import ApprovalRequest, Assessment, AssuranceLevel
-from tools.domain.budget import Reservation
+from tools.domain.budget import Reservation, plausible
 from tools.domain.errors import Refused
 from tools.domain.plan_state import PlanRecord
 from tools.domain.ports import StoreMode
@@ -79,7 +79,8 @@ def _changes(asked: Assessment, found: Assessment, rules: Rules) -> Iterator[str
         yield f"the request was made under prices {before}, in force are {now}"
         yield from rules.prices.notes
     elif asked.model_copy(update={"notes": ()}) != found.model_copy(update={"notes": ()}):
-        yield "what the request says of the policy is not what the policy says: it was edited"
+        yield "what the request says of the policy is not what the policy says now: one of them was edited"
+        yield from rules.policy.notes
 
 
 def _least(level: AssuranceLevel | None, mode: StoreMode) -> AssuranceLevel:
@@ -119,7 +120,7 @@ def reservation(
 
 def settled(held: Reservation, *, elapsed_s: float | None, basis: str, now_s: float) -> Reservation:
     """With what the run did use; if nobody knows, what was reserved counts in full."""
-    if elapsed_s is None:
+    if elapsed_s is None or not plausible(elapsed_s):
         actual = {"actual_cost": held.cost, "actual_device_hours": held.device_hours}
         basis = f"{basis}; what was reserved counts in full"
     else:

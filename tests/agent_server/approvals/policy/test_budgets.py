@@ -166,6 +166,13 @@ def test_a_run_that_nobody_saw_end_counts_in_full() -> None:
     assert settled(held(1, cost=None), elapsed_s=3600.0, basis="x", now_s=START_S).actual_cost is None
 
 
+@pytest.mark.parametrize("elapsed_s", [float("inf"), float("nan"), 1e300, -1.0])
+def test_a_time_that_no_job_can_have_run_counts_as_unknown(elapsed_s: float) -> None:
+    row = settled(held(1, cost="5.00"), elapsed_s=elapsed_s, basis="a forged file", now_s=START_S)
+    assert (row.actual_cost, row.actual_device_hours) == ("5.00", "1.00")
+    assert held(1).spent_after(elapsed_s) is None
+
+
 def test_budgets_of_an_edited_policy_file_still_hold() -> None:
     rules = in_force(DAY.format("0"), floor=True)
     assert budget_refusals(rules, [], held(1), now_s=START_S)

@@ -291,9 +291,9 @@ def test_a_request_whose_assessment_says_otherwise_than_the_policy_is_refused(
     store.add_plan(other)
     request = build_request(other, reason="", policy_version=honest.policy_version, now_s=clock(), assessment=edited)
     store.add_request(request, plan=other)
-    words = "in force are none" if field == "prices_version" else "it was edited|needed is A3"
+    words = "in force are none" if field == "prices_version" else "one of them was edited|needed is A3"
     if field == "device_use":
-        words = "it was edited"
+        words = "one of them was edited"
     with pytest.raises(Refused, match=words):
         human.decide(request)
 
