@@ -9,6 +9,7 @@ from typing import Any
 
 from .config.order import RankFailure
 from .layout import RunLayout
+from .masking import redact
 
 _NUM_LAST_LINES = 20
 _TAIL_BYTES = 16 * 1024
@@ -40,7 +41,7 @@ def read_outcome(layout: RunLayout, engine_code: int) -> Outcome:
     if engine_code == 0:
         return Outcome((), 0, "every rank ended with exit 0")
     last = last_lines(layout.engine_log, count=3)
-    cause = str(next(filter(None, (data.get("engine_error") for data in told)), "") or " | ".join(last))
+    cause = redact(str(next(filter(None, (data.get("engine_error") for data in told)), "") or " | ".join(last)))
     how = describe_end(engine_code if engine_code > 0 else None, -engine_code if engine_code < 0 else None)
     return Outcome((), engine_code if engine_code > 0 else 128 - engine_code, f"the engine (torchrun): {how}: {cause}")
 
@@ -63,14 +64,15 @@ def read_error(layout: RunLayout, rank: int) -> dict[str, Any]:
 
 
 def last_lines(path: Path, *, count: int = _NUM_LAST_LINES) -> tuple[str, ...]:
-    """The last lines of a log, as they are; none if it is not there."""
+    """The last lines of a log, its secrets masked; none if it is not there."""
     try:
         with path.open("rb") as handle:
             handle.seek(max(0, os.fstat(handle.fileno()).st_size - _TAIL_BYTES))
             text = handle.read().decode(errors="replace")
     except OSError:
         return ()
-    return tuple(line[:_LINE_CHARACTERS] for line in text.splitlines()[-count:])
+    lines = redact("\n".join(text.splitlines()[-count:])).split("\n") if text else []
+    return tuple(line[:_LINE_CHARACTERS] for line in lines)
 
 
 def _rank_failure(layout: RunLayout, row: dict[str, Any]) -> RankFailure:
@@ -78,7 +80,7 @@ def _rank_failure(layout: RunLayout, row: dict[str, Any]) -> RankFailure:
     error = read_error(layout, rank)
     message = describe_end(row.get("exit_code"), number)
     if error:
-        message += f": {error.get('type')}: {error.get('message')}"
+        message += f": {error.get('type')}: {redact(str(error.get('message')))}"
     times = [float(time_s) for time_s in (error.get("time_s"), row.get("time_s")) if time_s is not None]
     lines = last_lines(layout.stdout(rank)) + last_lines(layout.stderr(rank))
     return RankFailure(

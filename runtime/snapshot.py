@@ -64,7 +64,7 @@ def store(snapshot: CodeSnapshot, store_dir: Path) -> Path:
         if not code_drift(snapshot, target):
             return target
         _discard(target)
-    store_dir.mkdir(parents=True, exist_ok=True)
+    store_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return _copy(snapshot, Path(snapshot.origin), target)
 
 

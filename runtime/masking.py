@@ -1,0 +1,183 @@
+"""Secrets in text, found and masked. Whatever a job printed passes here before it leaves the job's own logs."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+MASK = "***"
+
+
+def redact(text: str) -> str:
+    """`text` with the values of secrets replaced by `***`; names and everything else stay.
+
+    A value is a secret because of the name before it (`hub_token=`, `--wandb.key X`, `'api_key': 'X'`,
+    `Authorization: Basic X`), because of its place (the password in a URL), or because of its own form (`hf_...`, a
+    private key block). Names that only look alike (tokenizer, max_tokens, key_size, eos_token) keep their values.
+    """
+    pieces: list[str] = []
+    position = 0
+    for start, end in secret_spans(text):
+        pieces += (text[position:start], MASK)
+        position = end
+    return "".join(pieces) + text[position:]
+
+
+def secret_spans(text: str) -> list[tuple[int, int]]:
+    """Where the secrets of `text` are: disjoint [start, end) ranges in order. Colour codes and zero-width characters,
+    raw or already made visible, hide none."""
+    bare, places = _without_decoration(text)
+    merged: list[tuple[int, int]] = []
+    for bare_start, bare_end in sorted({*_named(bare), *_placed(bare)}):
+        if bare_start == bare_end:
+            continue
+        start, end = places[bare_start], places[bare_end - 1] + 1
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+_DECORATION = re.compile(
+    r"(?:\x1b|\\x1b)\[[0-?]{0,30}[ -/]{0,5}[@-~]|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad]|\\u(?:20[06][0-9a-f]|feff)"
+)
+
+
+def _without_decoration(text: str) -> tuple[str, Sequence[int]]:
+    """`text` less what only decorates it, and the place in `text` of each character that is left."""
+    if not _DECORATION.search(text):
+        return text, range(len(text))
+    places: list[int] = []
+    position = 0
+    for match in _DECORATION.finditer(text):
+        places += range(position, match.start())
+        position = match.end()
+    places += range(position, len(text))
+    return "".join(text[place] for place in places), places
+
+
+_NAME = re.compile(
+    r"""(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]++)
+    (?:(?P<between>\\?["']\s{0,8},\s{0,8}(?=\\?["']))
+      |\\?["']?\s{0,8}(?:\[[^\]\s]{0,40}\]\s{0,8})?(?:=>|:=|==?|:)(?!//)\s{0,8}
+      |(?P<space>\s{1,8}))""",
+    re.VERBOSE,
+)
+_QUOTED = r"""(?:[bru]?"(?:[^"\\\n]|\\.)*+"?|[bru]?'(?:[^'\\\n]|\\.)*+'?)"""
+_VALUE = re.compile(
+    rf"""\\"(?:(?!\\")[^\n])*+(?:\\")? | \\'(?:(?!\\')[^\n])*+(?:\\')?
+      | {_QUOTED}(?:{_QUOTED})*+
+      | [^\s'"]+(?:"[^"\n]*"|'[^'\n]*'|[^\s'"]+)*+""",
+    re.VERBOSE | re.DOTALL,
+)
+_VALUE_IN_QUOTES = re.compile(rf"""{_QUOTED}|[^\s'"]+""", re.DOTALL)
+_HEADER_VALUE = re.compile(r"""\\?"[^"\n]*+"?|\\?'[^'\n]*+'?|[^'"\r\n]+""")
+_HARMLESS_VALUE = re.compile(r"(?:[-+]?\d{1,6}(?:\.\d{1,6})?|true|false|none|null|nan)[,;)\]}]*\Z", re.IGNORECASE)
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_ALWAYS = _set(
+    "secret secrets password passwords passwd passphrase pwd credential credentials apikey apikeys authtoken apitoken "
+    "accesstoken accesskey secretkey privatekey"
+)
+_AS_LAST = _set("token key auth authorization bearer cookie pat jwt signature sig pass")
+_ONLY_QUALIFIED = _set("key pass signature")
+_HEADERS = _set("authorization cookie")
+_HARMLESS_BEFORE = {
+    "token": _set(
+        "eos bos pad unk sep cls mask special stop start end image video audio added per next new num max min first "
+        "last each decoder forced prefix suffix unexpected invalid previous a the this one every by"
+    ),
+    "key": _set(
+        "sort primary foreign label image text id group cache dict column feature field partition join public json "
+        "index state dropout split data dataset input output target metric loss row map lookup config missing "
+        "unexpected registry unique composite hash order answer question prompt response batch a the this"
+    ),
+}
+_NO_WORDS: frozenset[str] = frozenset()
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def _named(text: str) -> Iterator[tuple[int, int]]:
+    covered = 0
+    for match in _NAME.finditer(text):
+        if match.end() <= covered:
+            continue
+        option = match["name"].startswith("-")
+        if not option and (match["space"] or (match["between"] and not _is_header_name(match["name"]))):
+            continue
+        words = _words(match["name"])
+        if not _is_secret_name(words, option=option):
+            continue
+        start = match.end()
+        value = _value_pattern(text, start, words[-1]).match(text, start)
+        if value is None or (match["space"] and value[0].startswith("-")):
+            continue
+        if words[-1] in ("token", "key") and _HARMLESS_VALUE.match(value[0].strip("'\"")):
+            continue
+        covered = value.end()
+        yield _without_quotes(text, start, covered)
+
+
+def _value_pattern(text: str, start: int, last_word: str) -> re.Pattern[str]:
+    if last_word in _HEADERS:
+        return _HEADER_VALUE
+    before = text[max(text.rfind("\n", 0, start) + 1, start - 2000) : start]
+    inside = before.count("'") % 2 or before.count('"') % 2
+    return _VALUE_IN_QUOTES if inside and text[start : start + 1] not in ("'", '"', "\\") else _VALUE
+
+
+def _is_header_name(name: str) -> bool:
+    return name.lower().startswith("x-") or name.lower() in ("authorization", "proxy-authorization", "cookie")
+
+
+def _words(name: str) -> list[str]:
+    words = [w for w in re.split(r"[^A-Za-z0-9]+", _CAMEL.sub("_", name).lower()) if w]
+    while len(words) > 1 and (words[-1].isdigit() or words[-2:] in (["key", "id"], ["key", "value"])):
+        words.pop()
+    return [w.rstrip("0123456789") or w for w in words] or [""]
+
+
+def _is_secret_name(words: list[str], *, option: bool) -> bool:
+    if any(word in _ALWAYS for word in words):
+        return True
+    last = words[-1]
+    if last not in _AS_LAST:
+        return False
+    if len(words) == 1:
+        return option or last not in _ONLY_QUALIFIED
+    return words[-2] not in _HARMLESS_BEFORE.get(last, _NO_WORDS)
+
+
+def _without_quotes(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span less the quotes around it, so that the masked text still reads as what it was."""
+    while end - start >= 2 and text[start] in "\\'\"" and (text[start] == "\\" or text[end - 1] == text[start]):
+        if text[start] == "\\" and text[start + 1] not in "'\"":
+            break
+        start += 1
+        if text[start - 1] != "\\":
+            end -= 1
+            if text[end - 1] == "\\":
+                end -= 1
+            break
+    return start, end
+
+
+_PLACES = (
+    # user:password@host; the password may hold colons and at-signs, a port is no password
+    re.compile(r"""://[^\s'"/@:]{0,200}:(?!\d{1,5}(?:[/\s'"]|$))(?P<secret>[^\s'"]{1,1000})@"""),
+    re.compile(r"""://(?P<secret>[^\s'"/@:]{12,300})@"""),
+    re.compile(r"(?i)\bbearer\s+(?P<secret>[A-Za-z0-9._~+/=\-]{8,})"),
+    re.compile(r"\b(?P<secret>(?:hf_|ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|sk-|xox[abprs]-|AIza)[\w\-]{12,})"),
+    re.compile(r"\b(?P<secret>(?:AKIA|ASIA)[0-9A-Z]{16})\b"),
+    re.compile(r"\b(?P<secret>eyJ[\w\-]{8,4000}\.[\w\-]{8,4000}\.[\w\-]*)"),
+    re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)"),
+)
+
+
+def _placed(text: str) -> Iterator[tuple[int, int]]:
+    for pattern in _PLACES:
+        for match in pattern.finditer(text):
+            yield match.span("secret")
