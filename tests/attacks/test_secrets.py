@@ -4,6 +4,7 @@ import hashlib
 import json
 import shlex
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -232,3 +233,20 @@ def monitor(server: Wire, run_id: str) -> dict[str, Any]:
         if found["state"] not in ("launching", "running"):
             return found
         assert time.monotonic() < deadline, found
+
+
+@pytest.mark.multiprocess
+def test_a_dry_run_shows_no_secret(site: Site) -> None:
+    words = [word for form in FORMS for word in shlex.split(form)]
+    script = str(site.directory / "project" / "train.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_server.cli.app", "launch", "--cpu", "--dry-run", script, *words],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, "dry run" in done.stdout) == (0, True), done.stderr
+    assert_clean(done.stdout.replace("\n", "") + done.stderr, "the dry run")
+    assert all(word in done.stdout for word in HARMLESS)
