@@ -13,6 +13,7 @@ from .domain.reports import CostEstimate, Interval, SmokeResult
 from .text import visible
 
 SHORT_DIGEST_CHARACTERS = 8
+_NAMED_MODULES = 30
 UNKNOWN = "unknown"
 
 
@@ -118,6 +119,8 @@ def _module_lines(smoke: SmokeResult | None) -> Iterator[str]:
     yield from _list(title, modules, empty="none")
 
 
+    if len(modules) > _NAMED_MODULES:  # a long list must not push the rest out of sight
+        modules[_NAMED_MODULES:] = [f"and {len(modules) - _NAMED_MODULES} more, all under the smoke digest"]
 def _estimate_lines(estimate: CostEstimate) -> Iterator[str]:
     yield f"Time:   {_interval(estimate.wall_time_s, _duration)}"
     yield f"Memory: {_interval(estimate.memory_bytes, lambda b: f'{b / 2**30:.2f} GiB')}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runtime.config.order import LaunchSpec
+from runtime.config.order import LaunchSpec, OutsideModule
 from tests.fakes.approvals import START_S, cost_estimate, estimated_record, smoke_result, training_plan
 from tools.domain.approval import Approval, ApprovalRequest, ApproverKey, AssuranceLevel, Decision
 from tools.domain.errors import InvalidInput, WrongStep
@@ -310,6 +310,22 @@ def test_the_human_sees_what_the_approval_covers() -> None:
     ):
         assert part in text, part
     assert "Command: torchrun train.py" in show(record)
+
+
+def test_modules_from_elsewhere_are_shown_and_a_flood_of_them_hides_nothing() -> None:
+    record = estimated_record()
+    assert record.smoke is not None
+    many = tuple(OutsideModule(name=f"m{n}", path=f"/lib/m{n}.py", sha256="a" * 64) for n in range(1000))
+    for modules, told in (
+        (None, "NOT RECORDED by the smoke run"),
+        ((), "Modules loaded from outside code and packages: none"),
+        (many[:1], "m0 /lib/m0.py (sha256 aaaaaaaaaaaaaaaa)"),
+        (many, "and 970 more, all under the smoke digest"),
+    ):
+        changed = record.model_copy(update={"smoke": record.smoke.model_copy(update={"outside_modules": modules})})
+        text = shown_text(changed, ask(changed), spec=None, differences=())
+        assert told in text
+        assert text.count("\n") < 150
 
 
 def test_a_sampled_digest_is_said_to_cover_less() -> None:

@@ -8,6 +8,7 @@ import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,3 +213,21 @@ def test_links_from_the_packages_to_elsewhere_do_not_hide_a_module(tree: Tree) -
     (site / "hidden.py").symlink_to(tree.root / "hidden.py")
     tree.run("import hidden\n")
     assert tree.recorded() == {"hidden": str(tree.root / "hidden.py")}
+
+
+def test_a_real_job_records_what_each_of_its_ranks_loaded_and_nothing_that_is_installed(
+    runs: Any, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text("A = 1\n")
+    script = (
+        f"import sys; sys.path.append({str(tmp_path)!r})\n"
+        "import torch, numpy, part\nfrom runtime import Accelerator\n"
+        "accelerator = Accelerator(); accelerator.wait_for_everyone()\n"
+        "__import__(('one', 'two')[accelerator.process_index]); accelerator.end_training()\n"
+    )
+    run = runs.planned(script, num_processes=2, files={"part.py": ""}).submit()
+    assert run.result().state == "succeeded", run.text(run.layout.stderr(0))
+    found = read_outside_modules(run.layout)
+    assert found is not None
+    assert [module.name for module in found] == ["one", "two"]
