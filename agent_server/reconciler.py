@@ -80,7 +80,7 @@ class Reconciler:
             return self._unclaimed(run, layout)
         if claim.owner == "tombstone":
             return self._never_started(run, layout)
-        if is_lost(layout, now_s=self._clock()):
+        if is_lost(layout, now_s=self._clock()) and not self._is_scheduled(run, layout):
             return self._lost(run, layout)
         if run.state is RunState.LAUNCHING:
             return self._save(run, RunState.RUNNING, reason="")
@@ -141,6 +141,8 @@ class Reconciler:
 
     def _unclaimed(self, run: RunRecord, layout: RunLayout) -> RunRecord:
         """No supervisor has claimed the run: ask for one again, and in the end give up for good."""
+        if self._is_scheduled(run, layout):
+            return run
         if not layout.launch.exists():
             return self._save(run, RunState.FAILED, reason="the run directory is gone or was never complete")
         if self._clock() - run.created_at_s > _GIVE_UP_AFTER_S:
@@ -151,6 +153,11 @@ class Reconciler:
         if not submitted or self._clock() - submitted[-1] > _SUBMIT_AGAIN_AFTER_S:
             self.submit(run)
         return run
+
+    def _is_scheduled(self, run: RunRecord, layout: RunLayout) -> bool:
+        """Whether a batch system has the run in its queue, or on a machine, and will start a supervisor for it."""
+        scheduled = self._launchers(self._launcher_name(run)).poll(layout)
+        return scheduled is not None and scheduled.phase != "ended"
 
     def _never_started(self, run: RunRecord, layout: RunLayout) -> RunRecord:
         if layout.cancel.exists():

@@ -14,6 +14,7 @@ MIXED_PRECISION = "FORERUN_MIXED_PRECISION"
 CPU_ONLY = "FORERUN_CPU"
 DEVICE = "FORERUN_DEVICE"
 RESUME = "FORERUN_RESUME"
+BATCH_JOB = "FORERUN_BATCH_JOB"
 STRATEGY = "FORERUN_STRATEGY"
 FSDP_PREFIX = "FORERUN_FSDP_"
 
@@ -82,6 +83,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironm
             if name.startswith(FSDP_PREFIX) and word
         },
     )
+
+
+def batch_job() -> str:
+    """The job of a batch system in which this process runs, as its batch script says; empty outside of one."""
+    return os.environ.get(BATCH_JOB, "")
 
 
 def current_environment() -> dict[str, str]:

@@ -141,6 +141,7 @@ def run(launch: HandLaunch) -> int:
         result = supervise(layout, interrupts)
     finally:
         output.finish()
+    assert result is not None, "a launch by hand is in no queue"
     _tell(layout, result)
     return _exit_code(result, interrupts)
 

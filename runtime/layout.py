@@ -21,6 +21,16 @@ class RunLayout:
         return self.root / "launch.json"
 
     @property
+    def batch_script(self) -> Path:
+        """What was submitted to a batch system; absent where none is used."""
+        return self.root / "batch.sh"
+
+    @property
+    def batch_job(self) -> Path:
+        """The job's number there."""
+        return self.root / "batch_job"
+
+    @property
     def environment(self) -> Path:
         """What the machine was when the run began, written by the server; absent if nobody looked."""
         return self.root / "environment.json"

@@ -24,6 +24,8 @@ class Pulse:
     def __init__(self, layout: RunLayout, undertaker: Undertaker) -> None:
         self.phase: Literal["prologue", "running", "stopping"] = "prologue"
         self.started_at_s: float | None = None
+        self.attempt = 1
+        self.before_s = 0.0
         self.disk_bytes = 0
         self.peak_memory_bytes: int | None = None
         self._layout = layout
@@ -34,8 +36,8 @@ class Pulse:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the job started; 0 before."""
-        return 0.0 if self._started is None else time.monotonic() - self._started
+        """Seconds that the job has run: since it started, and under an earlier supervisor."""
+        return self.before_s + (0.0 if self._started is None else time.monotonic() - self._started)
 
     def start_clock(self) -> None:
         """The job starts now, or again: its time is counted from its first start."""
@@ -63,6 +65,10 @@ class Pulse:
         with contextlib.suppress(OSError):  # a full disk must not end a job that may still make room
             write_model(self._layout.heartbeat, self._heartbeat())
 
+    def beat_now(self) -> None:
+        self._next_beat = 0.0
+        self.beat()
+
     def measure_disk(self) -> None:
         """Bytes that the run directory takes on its disk."""
         total = 0
@@ -81,4 +87,5 @@ class Pulse:
             elapsed_s=self.elapsed_s,
             disk_bytes=self.disk_bytes,
             phase=self.phase,
+            attempt=self.attempt,
         )

@@ -44,6 +44,14 @@ def last_checkpoint(layout: RunLayout) -> Path | None:
     return None
 
 
+def saved_since(layout: RunLayout, time_s: float) -> list[str]:
+    """In words, the checkpoint that ranks saved since then because they were told to make room; empty if none."""
+    with contextlib.suppress(OSError):
+        events = [e for e in read_events(layout.events) if e.event == "preempted" and e.time_s >= time_s]
+        return [f"saved first: {event.details.get('path')}" for event in events[-1:]]
+    return []
+
+
 def _worth(directory: Path, manifest: Manifest) -> tuple[bool, int, float]:
     of_all_ranks = len(saved_rng_ranks(directory)) == manifest.world_size
     return of_all_ranks, manifest.optimizer_steps, manifest.saved_at_s

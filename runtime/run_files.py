@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from .config.order import Claim, Heartbeat, LaunchOrder, RunResult
 from .config.plan import Frozen, TrainingPlan
+from .env import batch_job
 from .errors import RecordError
 from .files import write_atomic
 from .layout import RunLayout
@@ -62,6 +63,15 @@ def claim_run(layout: RunLayout) -> bool:
     return _create(layout.claim, _own_claim("supervisor"))
 
 
+def take_over(layout: RunLayout) -> bool:
+    """Go on with a run whose supervisor was in this very batch job, which its system has started anew."""
+    claim, own = read_claim(layout), _own_claim("supervisor")
+    if claim is None or not own.batch_job or claim.batch_job != own.batch_job or read_result(layout) is not None:
+        return False
+    write_model(layout.claim, own)
+    return True
+
+
 def leave_tombstone(layout: RunLayout) -> bool:
     """Make sure that no supervisor will start this run any more; False if one has claimed it."""
     if _create(layout.claim, _own_claim("tombstone")):
@@ -104,6 +114,7 @@ def _own_claim(owner: str) -> Claim:
             "start_ticks": 0 if ticks is None else ticks,
             "boot_id": boot_id(),
             "time_s": time.time(),
+            "batch_job": batch_job(),
         }
     )
 

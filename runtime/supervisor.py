@@ -13,27 +13,29 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from .checkpoint.manifest import is_complete
-from .config.order import LaunchOrder, RankFailure, ResultState, RunResult
+from .config.order import LaunchOrder, ResultState, RunResult
 from .config.plan import TrainingPlan
+from .endings import Ending, Stop
 from .env import RESUME, current_environment
 from .errors import ForerunError, LaunchError
 from .interrupts import Interrupts
 from .launchers.process import Child, start_child
+from .launchers.registry import get_launcher
 from .layout import RunLayout
 from .node_link import NodeLink
 from .outcome import read_outcome, signal_name
 from .preflight import find_place
-from .procfs import alive, catches
+from .procfs import alive, boot_id, catches
 from .prologue import check_plan
 from .pulse import Pulse
-from .records import append_event, read_events
-from .restarts import last_checkpoint, mark_logs, put_aside
-from .run_files import claim_run, read_cancel, read_order, write_model
+from .records import append_event
+from .restarts import last_checkpoint, mark_logs, put_aside, saved_since
+from .run_files import claim_run, read_cancel, read_heartbeat, read_order, take_over, write_model
 from .undertaker import Undertaker
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -47,15 +49,15 @@ _T = TypeVar("_T")
 def main() -> int:
     layout = RunLayout(Path(sys.argv[1]))
     interrupts = Interrupts(foreground=False)
-    if not claim_run(layout):
+    if not claim_run(layout) and not take_over(layout):
         sys.stderr.write(f"{layout.root} has an owner already; nothing to do\n")
         return 0
     supervise(layout, interrupts)
     return 0
 
 
-def supervise(layout: RunLayout, interrupts: Interrupts) -> RunResult:
-    """Run the job of a claimed run directory to its end; returns what result.json then holds."""
+def supervise(layout: RunLayout, interrupts: Interrupts) -> RunResult | None:
+    """Run the job of a claimed run directory to its end; returns what result.json then holds, None if it goes on."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         order = read_order(layout)
@@ -78,31 +80,6 @@ def supervise(layout: RunLayout, interrupts: Interrupts) -> RunResult:
     return Supervisor(layout, order, interrupts).supervise()
 
 
-@dataclass(frozen=True)
-class _Ending:
-    state: ResultState
-    reason: str
-    exit_code: int | None = None
-    failures: tuple[RankFailure, ...] = ()
-    may_restart: bool = False
-
-
-@dataclass(frozen=True)
-class _Stop:
-    """Why the job is to end before its time: here, or on another node.
-
-    Attributes:
-        may_save: the ranks are asked first to save a checkpoint.
-    """
-
-    state: ResultState
-    reason: str
-    signal: int
-    grace_s: float
-    may_save: bool = False
-    node: int | None = None
-
-
 class Supervisor:
     """One job: prologue, engine, limits, end."""
 
@@ -119,18 +96,24 @@ class Supervisor:
         self._nodes = None if order.nodes is None else NodeLink(order.nodes)
         self._over = False
 
-    def supervise(self) -> RunResult:
+    def supervise(self) -> RunResult | None:
         started_at_s = time.time()
+        before = read_heartbeat(self._layout)  # of a supervisor in the same batch job, which was started anew
         for folder in (self._layout.logs, self._layout.work, self._layout.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
+        if before is not None:
+            self._attempt, self._pulse.before_s = before.attempt, before.elapsed_s
+            self._pulse.attempt = before.attempt
         self._pulse.beat()
         try:
-            ending = self._attempts()
+            ending = self._attempts(anew=before is not None)
         except Exception as error:  # whatever it is, the job must not stay behind
             traceback.print_exc()
-            ending = _Ending("failed", f"the supervisor failed: {type(error).__name__}: {error}")
+            ending = Ending("failed", f"the supervisor failed: {type(error).__name__}: {error}")
         self._pulse.phase = "stopping"
         self._signals += self._undertaker.clear_up(self._order.grace_s, self._pulse.beat)
+        if ending.may_requeue and self._requeue(ending):
+            return None
         self._pulse.measure_disk()
         result = RunResult(
             run_id=self._order.run_id,
@@ -152,16 +135,17 @@ class Supervisor:
         self._undertaker.dismiss_watchdog()
         return result
 
-    def _attempts(self) -> _Ending:
-        """The job, and again while it fails and restarts are left."""
-        ending = self._prologue() or self._meet() or self._run()
+    def _attempts(self, *, anew: bool) -> Ending:
+        """The job, and again while it fails and restarts are left; `anew`: it was started by another one before."""
+        first = Ending("failed", "put back into the queue, or lost with its machine", may_restart=True)
+        ending = first if anew else self._prologue() or self._meet() or self._run()
         while ending.may_restart and self._attempt <= self._order.max_restarts:
             ending = self._between(ending) or self._prologue() or self._meet() or self._run()
         if ending.may_restart and self._attempt > 1:
             return replace(ending, reason=f"{ending.reason} (attempt {self._attempt}, the last)")
         return ending
 
-    def _between(self, failed: _Ending) -> _Ending | None:
+    def _between(self, failed: Ending) -> Ending | None:
         """Clear up after an attempt that failed and make ready for the next; None if it may start."""
         self._event("attempt_ended", attempt=self._attempt, reason=failed.reason, exit_code=failed.exit_code)
         self._pulse.phase = "stopping"
@@ -171,9 +155,10 @@ class Supervisor:
         put_aside(self._layout, self._attempt)
         follows = self._order.nodes is not None and self._order.nodes.rank > 0
         found = None if follows else self._beating(lambda: last_checkpoint(self._layout))
-        if isinstance(found, _Stop):
-            return _Ending(found.state, f"{found.reason}; attempt {self._attempt + 1} had not started")
+        if isinstance(found, Stop):
+            return Ending(found.state, f"{found.reason}; attempt {self._attempt + 1} had not started")
         self._attempt, self._resume = self._attempt + 1, found
+        self._pulse.attempt = self._attempt
         place = "where node 0 says" if follows else "the beginning" if found is None else str(found)
         self._event("attempt_started", attempt=self._attempt, resume_from=None if found is None else place)
         mark_logs(
@@ -183,22 +168,22 @@ class Supervisor:
         )
         return None
 
-    def _prologue(self) -> _Ending | None:
+    def _prologue(self) -> Ending | None:
         """Compare everything with the plan; None if the job may start. Heartbeats go on meanwhile."""
         if self._order.without_plan:
             if self._layout.plan.exists():
-                return _Ending("failed", "the order says that there is no plan, but plan.json is there")
+                return Ending("failed", "the order says that there is no plan, but plan.json is there")
             return None
         try:
             plan = self._beating(lambda: check_plan(self._layout, self._order))
         except ForerunError as error:
-            return _Ending("failed", f"not started: {error}")
-        if isinstance(plan, _Stop):
-            return _Ending(plan.state, f"{plan.reason}; the job had not started")
+            return Ending("failed", f"not started: {error}")
+        if isinstance(plan, Stop):
+            return Ending(plan.state, f"{plan.reason}; the job had not started")
         self._plan = plan
         return None
 
-    def _meet(self) -> _Ending | None:
+    def _meet(self) -> Ending | None:
         """Wait for the other nodes, if there are any; node 0 says from where all go on."""
         nodes, order = self._nodes, self._order.nodes
         if nodes is None or order is None:
@@ -210,16 +195,16 @@ class Supervisor:
                 lambda: nodes.meet(address, attempt=self._attempt, resume=resume, going=lambda: not self._over)
             )
         except ForerunError as error:
-            return _Ending("failed", f"not started: {error}")
-        if isinstance(found, _Stop):
+            return Ending("failed", f"not started: {error}")
+        if isinstance(found, Stop):
             self._over = True
-            return _Ending(found.state, f"{found.reason}; the job had not started")
+            return Ending(found.state, f"{found.reason}; the job had not started")
         self._resume = None if found is None else Path(found)
         if self._resume is not None and not is_complete(self._resume):
-            return _Ending("failed", f"not started: node 0 goes on from {found}, which this machine does not see")
+            return Ending("failed", f"not started: node 0 goes on from {found}, which this machine does not see")
         return None
 
-    def _beating(self, work: Callable[[], _T]) -> _T | _Stop:
+    def _beating(self, work: Callable[[], _T]) -> _T | Stop:
         """Do something that takes long; heartbeats go on, and a reason to stop ends the waiting."""
         results: list[_T] = []
         errors: list[Exception] = []
@@ -241,10 +226,11 @@ class Supervisor:
             raise errors[0]
         return results[0]
 
-    def _run(self) -> _Ending:
+    def _run(self) -> Ending:
         spec = self._order.spec
         self._link_runtime()
-        environment = {**self._base_environment(), **spec.environment}
+        passed = {name: value for name, value in current_environment().items() if name.startswith(spec.passes)}
+        environment = {**passed, **self._base_environment(), **spec.environment}
         environment.pop(RESUME, None)
         if self._resume is not None:
             environment[RESUME] = str(self._resume)
@@ -271,7 +257,19 @@ class Supervisor:
         state: ResultState = "succeeded" if outcome.succeeded else "failed"
         if self._nodes is not None:
             self._nodes.tell(state, outcome.reason)
-        return _Ending(state, outcome.reason, outcome.exit_code, outcome.failures, may_restart=state == "failed")
+        return Ending(state, outcome.reason, outcome.exit_code, outcome.failures, may_restart=state == "failed")
+
+    def _requeue(self, ending: Ending) -> bool:
+        """Whether the batch system, which wanted the machine, will start the run again; then there is no result yet."""
+        if self._plan is None or self._attempt > self._order.max_restarts or self._undertaker.survivors:
+            return False
+        self._event("requeued", attempt=self._attempt, reason=ending.reason)
+        self._pulse.beat_now()
+        self._undertaker.dismiss_watchdog()
+        try:
+            return get_launcher(self._plan.layout.launcher).requeue(self._layout)
+        except ForerunError:
+            return False
 
     def _base_environment(self) -> dict[str, str]:
         if self._plan is None:
@@ -291,28 +289,30 @@ class Supervisor:
         with contextlib.suppress(FileExistsError):
             link.symlink_to(Path(__file__).resolve().parent)
 
-    def _stop_wanted(self) -> _Stop | None:
+    def _stop_wanted(self) -> Stop | None:
         """The first reason to end the job now, if there is one."""
         order, grace_s = self._order, self._order.grace_s
         if number := self._interrupts.take():
             said, forwarded = f"told to stop by {signal_name(number)}", self._interrupts.forwarded(number)
-            return _Stop("cancelled", said, forwarded, grace_s, may_save=number != signal.SIGINT)
+            gentle = number != signal.SIGINT
+            return Stop("cancelled", said, forwarded, grace_s, may_save=gentle, may_requeue=gentle)
         sigterm = self._interrupts.gentle
         with contextlib.suppress(ForerunError):  # a torn or foreign cancel.json is no request
             if cancel := read_cancel(self._layout):
-                return _Stop("cancelled", f"cancelled: {cancel.reason}", sigterm, grace_s)
-        if order.lease is not None and not alive(order.lease.pid, order.lease.start_ticks):
+                return Stop("cancelled", f"cancelled: {cancel.reason}", sigterm, grace_s)
+        lease_is_near = order.lease is not None and order.lease.boot_id in ("", boot_id())
+        if order.lease is not None and lease_is_near and not alive(order.lease.pid, order.lease.start_ticks):
             gone = f"the server that held the lease (process {order.lease.pid}) is gone"
-            return _Stop("cancelled", gone, sigterm, min(grace_s, _LEASE_GRACE_S))
+            return Stop("cancelled", gone, sigterm, min(grace_s, _LEASE_GRACE_S))
         if self._pulse.elapsed_s > order.wall_time_s:
             limit = f"wall time limit of {order.wall_time_s:g} s reached"
-            return _Stop("stopped_at_limit", limit, sigterm, grace_s, may_save=True)
+            return Stop("stopped_at_limit", limit, sigterm, grace_s, may_save=True)
         if self._pulse.disk_bytes > order.disk_bytes:
             used = f"{self._pulse.disk_bytes} bytes used of {order.disk_bytes}"
-            return _Stop("stopped_at_limit", f"disk limit reached: {used}", sigterm, grace_s)
+            return Stop("stopped_at_limit", f"disk limit reached: {used}", sigterm, grace_s)
         return None
 
-    def _other_nodes(self) -> _Stop | None:
+    def _other_nodes(self) -> Stop | None:
         """What another node says of the job, if it ends it."""
         word = None if self._nodes is None else self._nodes.word()
         if word is None:
@@ -320,10 +320,10 @@ class Supervisor:
         reason, sigterm = f"node {word.node}: {word.reason}", self._interrupts.gentle
         if word.state in ("cancelled", "stopped_at_limit"):
             state: ResultState = "cancelled" if word.state == "cancelled" else "stopped_at_limit"
-            return _Stop(state, reason, sigterm, self._order.grace_s, may_save=True, node=word.node)
-        return _Stop("failed", reason, sigterm, min(self._order.grace_s, _LEASE_GRACE_S), node=word.node)
+            return Stop(state, reason, sigterm, self._order.grace_s, may_save=True, node=word.node)
+        return Stop("failed", reason, sigterm, min(self._order.grace_s, _LEASE_GRACE_S), node=word.node)
 
-    def _stop(self, stop: _Stop, engine: Child, descriptor: int) -> _Ending:
+    def _stop(self, stop: Stop, engine: Child, descriptor: int) -> Ending:
         """Ask first (the engine passes it on to its ranks), then kill."""
         self._pulse.phase = "stopping"
         self._event("stop_requested", reason=stop.reason)
@@ -340,27 +340,26 @@ class Supervisor:
         self._ends_by(began + stop.grace_s, engine, descriptor)
         waited_s = time.monotonic() - began
         if engine.poll() == 0:  # torchrun gives 0 only if every rank had finished by itself
-            return _Ending("succeeded", f"every rank ended with exit 0 before this took effect: {stop.reason}", 0)
-        reason = "; ".join([stop.reason, *self._saved_since(began_s)])
+            return Ending("succeeded", f"every rank ended with exit 0 before this took effect: {stop.reason}", 0)
+        reason = "; ".join([stop.reason, *saved_since(self._layout, began_s)])
         failed = stop.state == "failed"
         if engine.poll() is not None:
             how = f"ended on {signal_name(last)} after {waited_s:.1f} s"
-            return _Ending(stop.state, f"{reason}; {how}", may_restart=failed)
+            return Ending(stop.state, f"{reason}; {how}", may_restart=failed, may_requeue=stop.may_requeue)
         self._undertaker.kill_all()
         engine.wait(_LEASE_GRACE_S)
         self._signals.append(f"SIGKILL after {waited_s:.0f} s")
-        return _Ending(stop.state, f"{reason}; killed (SIGKILL) after {waited_s:.0f} s", may_restart=failed)
+        return Ending(
+            stop.state,
+            f"{reason}; killed (SIGKILL) after {waited_s:.0f} s",
+            may_restart=failed,
+            may_requeue=stop.may_requeue,
+        )
 
     def _asks_to_save(self, engine: Child) -> bool:
         """Whether SIGUSR1 reaches a rank that handles it: it would end what does not, and nothing would be saved."""
         ranks = self._undertaker.job_pids() - {engine.pid}
         return catches(engine.pid, signal.SIGUSR1) and any(catches(pid, signal.SIGUSR1) for pid in ranks)
-
-    def _saved_since(self, time_s: float) -> list[str]:
-        with contextlib.suppress(OSError):
-            events = [e for e in read_events(self._layout.events) if e.event == "preempted" and e.time_s >= time_s]
-            return [f"saved first: {event.details.get('path')}" for event in events[-1:]]
-        return []
 
     def _ends_by(self, end: float, engine: Child, descriptor: int) -> bool:
         """Wait until the engine ends, or this moment comes, or somebody insists; whether it has ended."""

@@ -99,6 +99,9 @@ def _command_lines(spec: LaunchSpec | None) -> Iterator[str]:
         return
     yield f"Command: {visible(shlex.join(spec.argv))}"
     yield f"  in {visible(spec.working_directory)}"
+    if spec.script:
+        yield "Batch script:"
+        yield from (f"  | {visible(line)}" for line in spec.script.splitlines())
 
 
 def _smoke_lines(smoke: SmokeResult | None, request: ApprovalRequest) -> Iterator[str]:
@@ -116,11 +119,11 @@ def _module_lines(smoke: SmokeResult | None) -> Iterator[str]:
         yield f"{title}: NOT RECORDED by the smoke run, so they are not covered"
         return
     modules = [f"{m.name} {m.path} (sha256 {m.sha256[:16] or 'unknown: it is gone'})" for m in smoke.outside_modules]
+    if len(modules) > _NAMED_MODULES:  # a long list must not push the rest out of sight
+        modules[_NAMED_MODULES:] = [f"and {len(modules) - _NAMED_MODULES} more, all under the smoke digest"]
     yield from _list(title, modules, empty="none")
 
 
-    if len(modules) > _NAMED_MODULES:  # a long list must not push the rest out of sight
-        modules[_NAMED_MODULES:] = [f"and {len(modules) - _NAMED_MODULES} more, all under the smoke digest"]
 def _estimate_lines(estimate: CostEstimate) -> Iterator[str]:
     yield f"Time:   {_interval(estimate.wall_time_s, _duration)}"
     yield f"Memory: {_interval(estimate.memory_bytes, lambda b: f'{b / 2**30:.2f} GiB')}"

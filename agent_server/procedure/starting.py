@@ -13,7 +13,7 @@ from runtime.config.order import Lease, RunKind
 from runtime.config.plan import TrainingPlan
 from runtime.env import current_environment
 from runtime.errors import ForerunError, LaunchError
-from runtime.launchers.process import start_ticks
+from runtime.launchers.process import boot_id, start_ticks
 from runtime.run_files import leave_tombstone, read_claim
 from runtime.secret_values import secret_drift
 from runtime.snapshot import origin_drift
@@ -252,4 +252,4 @@ def _own_lease() -> Lease:
     ticks = start_ticks(os.getpid())
     if ticks is None:
         raise LaunchError("this process has no entry in /proc", allowed="Linux with /proc mounted")
-    return Lease(pid=os.getpid(), start_ticks=ticks)
+    return Lease(pid=os.getpid(), start_ticks=ticks, boot_id=boot_id())

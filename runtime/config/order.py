@@ -14,6 +14,7 @@ class Lease(Frozen):
 
     pid: int
     start_ticks: int = Field(description="field 22 of /proc/PID/stat")
+    boot_id: str = Field(default="", description="of the server's machine; elsewhere the lease cannot be looked at")
 
 
 class LaunchSpec(Frozen):
@@ -22,6 +23,10 @@ class LaunchSpec(Frozen):
     argv: tuple[str, ...] = Field(description="the engine's command line")
     environment: dict[str, str] = Field(description="what the launcher adds to the plan's environment")
     working_directory: str
+    script: str = Field(default="", description="the batch script that is submitted; empty where there is none")
+    passes: tuple[str, ...] = Field(
+        default=(), description="beginnings of names: variables of the batch system that the engine gets as well"
+    )
 
 
 class OutsideModule(Frozen):
@@ -78,6 +83,7 @@ class Claim(Frozen):
     start_ticks: int
     boot_id: str
     time_s: float
+    batch_job: str = Field(default="", description="of a supervisor in a batch job, which the same job may take over")
 
 
 class Heartbeat(Frozen):
@@ -88,6 +94,7 @@ class Heartbeat(Frozen):
     elapsed_s: float
     disk_bytes: int
     phase: Literal["prologue", "running", "stopping"]
+    attempt: int = 1
 
 
 class RankFailure(Frozen):

@@ -5,6 +5,7 @@ from typing import Protocol
 from ..config.order import LaunchSpec, RunKind
 from ..config.plan import TrainingPlan
 from ..layout import RunLayout
+from .scheduled import Scheduled
 
 
 class Launcher(Protocol):
@@ -24,6 +25,18 @@ class Launcher(Protocol):
 
     def cancel(self, layout: RunLayout, *, reason: str) -> None:
         """Ask for the end of the run and come back at once; harmless when repeated or when the run has ended."""
+        ...
+
+    def poll(self, layout: RunLayout) -> Scheduled | None:
+        """The run as a batch system sees it; None if there is no such system, or it does not know the run (any more).
+
+        Raises:
+            LaunchError: it cannot be asked.
+        """
+        ...
+
+    def requeue(self, layout: RunLayout) -> bool:
+        """Called by the run's supervisor, which then ends: whether it will be started again by the batch system."""
         ...
 
 

@@ -5,6 +5,7 @@ from ..config.plan import TrainingPlan
 from ..errors import LaunchError
 from ..layout import RunLayout
 from .local import LocalLauncher
+from .scheduled import Scheduled
 
 
 class DryLauncher:
@@ -21,3 +22,9 @@ class DryLauncher:
 
     def cancel(self, layout: RunLayout, *, reason: str) -> None:
         """Nothing runs, so nothing is to be stopped."""
+
+    def poll(self, layout: RunLayout) -> Scheduled | None:
+        """No batch system knows of it."""
+
+    def requeue(self, layout: RunLayout) -> bool:  # noqa: ARG002  # of the protocol; there is no queue
+        return False

@@ -12,6 +12,7 @@ from ..layout import RunLayout
 from ..run_files import request_cancel
 from .base import expand_arguments
 from .process import start_detached
+from .scheduled import Scheduled
 
 _ENGINE = Path(__file__).with_name("torchrun_engine.py")
 
@@ -20,6 +21,12 @@ class LocalLauncher:
     """One node, this one."""
 
     def render(self, plan: TrainingPlan, layout: RunLayout, *, run_id: str, kind: RunKind) -> LaunchSpec:
+        if plan.layout.num_nodes > 1:
+            raise LaunchError(
+                f"the local launcher on {plan.layout.num_nodes} nodes",
+                allowed="one node",
+                next_step="plan with num_nodes 1, or with a launcher of several nodes",
+            )
         arguments = expand_arguments(plan.smoke.args if kind == "smoke" else plan.argv, layout)
         environment = {
             **run_environment(layout, run_id=run_id),
@@ -56,6 +63,12 @@ class LocalLauncher:
 
     def cancel(self, layout: RunLayout, *, reason: str) -> None:
         request_cancel(layout, reason=reason)
+
+    def poll(self, layout: RunLayout) -> Scheduled | None:
+        """No batch system knows of it."""
+
+    def requeue(self, layout: RunLayout) -> bool:  # noqa: ARG002  # of the protocol; there is no queue
+        return False
 
 
 def run_environment(layout: RunLayout, *, run_id: str) -> dict[str, str]:

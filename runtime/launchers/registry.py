@@ -9,11 +9,17 @@ from .base import Launcher
 _LAUNCHERS = {
     "local": (".local", "LocalLauncher"),
     "dry": (".dry", "DryLauncher"),
+    "slurm": (".slurm", "SlurmLauncher"),
 }
+_OF_SEVERAL_NODES = ("slurm",)
 
 
 def launcher_names() -> list[str]:
     return sorted(_LAUNCHERS)
+
+
+def launchers_of_several_nodes() -> tuple[str, ...]:
+    return _OF_SEVERAL_NODES
 
 
 def get_launcher(name: str) -> Launcher:

@@ -3,7 +3,7 @@
     torchrun_engine.py --num-processes N --failures FILE [--port P] [--grace S] [-m] -- SCRIPT ARGS
     ... --num-nodes M --node-rank R --address A --port P [--backend static|c10d] [--settings K=V,...]
 
-N is the number of processes of this node. --node-rank may be the name of a variable that holds it.
+N is the number of processes of this node. R and A may be names of variables that hold them.
 
 Needs the standard library and torch alone. Exits with the code of the first rank that failed (128 + number for a
 signal). torchrun by itself exits with 1, tells times to the second, and gives ranks that ignore SIGTERM half a minute.
@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--settings", default="")
     parser.add_argument("-m", dest="module", action="store_true")
     options = parser.parse_args(own)
+    options.address = os.environ.get(options.address, options.address)
     options.node_rank = int(os.environ.get(options.node_rank, options.node_rank))
     if options.node_rank > 0:  # the failures of all nodes may come to lie in one directory
         options.failures = options.failures.with_name(f"{options.failures.stem}.node{options.node_rank}.json")

@@ -8,6 +8,7 @@ from agent_server.procedure.following import cancel
 from agent_server.procedure.starting import Started, launch_training, smoke_test
 from runtime.config.order import Claim
 from runtime.launchers.process import boot_id
+from runtime.launchers.scheduled import Scheduled
 from runtime.layout import RunLayout
 from runtime.run_files import claim_run, write_model
 from tests.fakes.bench import Bench
@@ -166,3 +167,28 @@ def test_one_unreadable_run_does_not_hide_the_others(bench: Bench) -> None:
     end_run(layout)
     bench.place.reconciler.reconcile_all()
     assert bench.store.run(other.run_id).state is RunState.SUCCEEDED
+
+
+def test_a_run_in_the_queue_of_a_batch_system_is_waited_for(bench: Bench) -> None:
+    bench.launcher.claims = False
+    bench.launcher.scheduled = Scheduled("7", "pending", "PENDING", reason="Resources")
+    found = launch_training(bench.place, bench.approved().plan_id)
+    assert isinstance(found, Started)
+    bench.clock.now_s += 86_400
+    bench.place.reconciler.reconcile_all()
+    assert bench.store.run(found.run.run_id).state is RunState.LAUNCHING
+    assert len(bench.launcher.submitted) == 1
+    bench.launcher.scheduled = Scheduled("7", "ended", "CANCELLED")
+    bench.place.reconciler.reconcile_all()
+    assert bench.store.run(found.run.run_id).state is RunState.FAILED
+
+
+def test_a_run_that_its_batch_system_will_start_again_is_not_lost(bench: Bench) -> None:
+    run, layout = started(bench)
+    supervisor_died(layout)
+    bench.launcher.scheduled = Scheduled("7", "pending", "PENDING", restarts=1)
+    bench.place.reconciler.reconcile_all()
+    assert not bench.store.run(run.run_id).ended
+    bench.launcher.scheduled = None
+    bench.place.reconciler.reconcile_all()
+    assert bench.store.run(run.run_id).state is RunState.LOST

@@ -4,6 +4,7 @@ import time
 
 from runtime.config.order import LaunchSpec, ResultState, RunKind, RunResult
 from runtime.config.plan import TrainingPlan
+from runtime.launchers.scheduled import Scheduled
 from runtime.layout import RunLayout
 from runtime.run_files import claim_run, read_order, request_cancel, write_model
 
@@ -15,6 +16,7 @@ class TestLauncher:
 
     def __init__(self) -> None:
         self.claims = True
+        self.scheduled: Scheduled | None = None
         self.error: BaseException | None = None
         self.submitted: list[str] = []
         self.owned: list[str] = []
@@ -35,6 +37,12 @@ class TestLauncher:
         request_cancel(layout, reason=reason)
         if layout.root.name in self.owned:
             end_run(layout, "cancelled", reason=reason)
+
+    def poll(self, layout: RunLayout) -> Scheduled | None:
+        return self.scheduled
+
+    def requeue(self, layout: RunLayout) -> bool:
+        return False
 
 
 def end_run(layout: RunLayout, state: ResultState = "succeeded", *, reason: str = "", elapsed_s: float = 2.0) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.config.plan import Origin, Setting
-from runtime.launchers.registry import launcher_names
+from runtime.launchers.registry import launcher_names, launchers_of_several_nodes
+from runtime.launchers.slurm_script import SETTINGS as BATCH_SETTINGS
 
 from ..domain.findings import Answer, Question
 from .notes import Notes, nearest
@@ -35,7 +36,7 @@ class _Number:
 
 _NUMBERS = {
     "num_processes": _Number(1, 4096),
-    "num_nodes": _Number(1, 1),
+    "num_nodes": _Number(1, 1024),
     "seed": _Number(0, 2**63 - 1, optional=True),
     "wall_time_s": _Number(1, 90 * 86_400, whole=False),
     "max_retries": _Number(0, 10),
@@ -55,7 +56,7 @@ DEFAULTS: dict[str, Any] = {
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 YES_NO = ("yes", "no")
 _OTHERS = ("device", "mixed_precision", "env", "pass_env", "loss", "launcher", "personal_data")
-KEYS = (*_NUMBERS, *_OTHERS)
+KEYS = (*_NUMBERS, *_OTHERS, *BATCH_SETTINGS)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -106,6 +107,12 @@ def read_settings(given: Mapping[str, Any], answers: Sequence[Answer], notes: No
         if answer.question_id in KEYS and not settings.is_set(answer.question_id):
             origin: Origin = "user" if answer.source == "user" else "assumption"
             _read(settings, answer.question_id, answer.value, origin, notes)
+    launcher, several = settings.get("launcher") or DEFAULTS["launcher"], launchers_of_several_nodes()
+    if settings.get("num_nodes") not in (None, 1) and launcher not in several:
+        text = f"num_nodes={settings.get('num_nodes')} with launcher {launcher}, which starts one node"
+        notes.error(
+            "bad_setting", text, f"leave num_nodes out, or take a launcher of several nodes: {', '.join(several)}"
+        )
     return settings
 
 

@@ -121,7 +121,7 @@ def test_a_wrong_value_is_told_with_what_is_allowed(
         ("num_processes", True, "an integer"),
         ("num_processes", 1.5, "an integer"),
         ("num_processes", "two", "an integer"),
-        ("num_nodes", 2, "1 to 1"),
+        ("num_nodes", 2, "a launcher of several nodes: slurm"),
         ("seed", -1, "or none"),
         ("wall_time_s", float("nan"), "a number"),
         ("wall_time_s", float("inf"), "a number"),
