@@ -128,11 +128,11 @@ class Checkpointer:
 
     def matches(self, path: Path, parts: Sequence[Part]) -> bool:
         """Whether a saved checkpoint equals what `parts` hold now, bit for bit; sharded state is compared on rank 0."""
+        held = _states(parts)  # all of it, also where the first part differs: the ranks gather it together
         if not self._replicated and not self._state.is_main_process:
-            _states(parts)
             return True
         states = self._read(find_checkpoint(path), parts)
-        return all(same(states[part.name], plain(part.save(), part.name)) for part in parts)
+        return all(same(states[name], state) for name, state in held)
 
     def _write(self, target: Path, parts: Sequence[Part], iteration: int, optimizer_steps: int) -> Saved:
         started = time.monotonic()

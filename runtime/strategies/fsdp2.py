@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from ..devices import communication_backend
 from ..errors import UsageError
 from ..mesh import data_parallel_mesh
+from ..structures import leaves, map_leaves
 from . import sharded_gradients as gradients
 from .base import StrategyContext, forward_and_backward
 from .filling import Filler
@@ -69,6 +70,7 @@ class Fsdp2Strategy:
         filler = Filler(model, device=self._context.device, home=home, init=self._plugin.param_init_fn)
         for unit in [*units, model]:
             filler.fill(unit)
+            unit.register_forward_hook(_give_own_memory)
             fully_shard(
                 unit,
                 mesh=self._mesh,
@@ -204,6 +206,17 @@ def _require_group(context: StrategyContext) -> None:
 def _leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _give_own_memory(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+    """FSDP2's hook on an output that is a view would be lost where the script changes that output in place."""
+    if not torch.is_grad_enabled() or not any(_is_view(leaf) for _, leaf in leaves(output)):
+        return None
+    return map_leaves(lambda leaf: leaf.clone() if _is_view(leaf) else leaf, output)
+
+
+def _is_view(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf._base is not None
 
 
 def _reshard_after_evaluation(model: nn.Module, *_: Any) -> None:

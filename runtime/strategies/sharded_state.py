@@ -60,7 +60,11 @@ def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Take this rank's parts of whole tensors."""
+    """Take this rank's parts of whole tensors.
+
+    Raises:
+        CheckpointError: it is the state of other parameters, or cannot be sharded as they are.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     places = [place for group in state["param_groups"] for place in group["params"]]
     if len(parameters) != len(places):
@@ -72,8 +76,20 @@ def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str
     parts = dict(state["state"])
     for place, parameter in zip(places, parameters, strict=True):
         if place in parts and isinstance(parameter, DTensor):
+            _require_shardable(optimizer, parts[place], parameter)
             parts[place] = {name: part_of(value, parameter) for name, value in parts[place].items()}
     optimizer.load_state_dict({**state, "state": parts})
+
+
+def _require_shardable(optimizer: torch.optim.Optimizer, state: dict[str, Any], parameter: DTensor) -> None:
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.numel() > 1 and value.shape != parameter.shape:
+            raise CheckpointError(
+                f"{name} of {type(optimizer).__name__} has shape {list(value.shape)}, its parameter "
+                f"{list(parameter.shape)}",
+                allowed="under sharding, states of their parameter's shape",
+                next_step="use AdamW or SGD, or strategy ddp",
+            )
 
 
 def part_of(value: Any, parameter: DTensor) -> Any:
