@@ -107,6 +107,9 @@ class SlurmLauncher:
             return False
         if scheduled.phase == "pending":
             return True
+        if scheduled.state == "COMPLETING":  # Slurm is ending it: for good (scancel), unless it has counted a restart
+            before = current_environment().get("SLURM_RESTART_COUNT", "0")
+            return scheduled.restarts is not None and scheduled.restarts > int(before)
         return _slurm(layout, "scontrol", "requeue", scheduled.job_id).returncode == 0
 
 

@@ -306,12 +306,12 @@ def test_what_sacct_and_squeue_say() -> None:
 # -- a real cluster --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_on_two_nodes_is_submitted_once_and_trains(slurm: Path, runs: Runs) -> None:
-    run = runs.new(TRAIN.read_text(), args=("calm", "."), num_processes=2, num_nodes=2).submit()
+def test_a_run_on_two_nodes_is_submitted_once_and_survives_the_death_of_a_rank(slurm: Path, runs: Runs) -> None:
+    run = runs.new(TRAIN.read_text(), args=("killed", "."), num_processes=2, num_nodes=2, max_retries=1).submit()
     run.submit()
     assert len(slurm_command("squeue", "-h", f"--name=forerun-{run.run_id}", "-o", "%A").split()) == 1
     result = run.result()
-    assert (result.state, result.survivors) == ("succeeded", ()), run.layout.engine_log.read_text()
+    assert (result.state, result.attempts, result.survivors) == ("succeeded", 2, ()), run.layout.engine_log.read_text()
     for rank in (0, 1):
         assert "trained to step 18" in run.layout.stdout(rank).read_text()
     claim = read_claim(run.layout)
@@ -364,6 +364,22 @@ def test_a_job_that_is_preempted_saves_goes_back_into_the_queue_and_goes_on(slur
     events = [event.event for event in read_events(run.layout.events)]
     assert events.index("preempted") < events.index("requeued") < events.index("attempt_started")
     assert result.elapsed_s < 100.0
+
+
+def test_scancel_is_final_and_a_requeue_by_slurm_is_not(slurm: Path, runs: Runs) -> None:
+    script = "import os, time\nprint('here', flush=True)\nif not os.path.exists('go'): time.sleep(600)\n"
+    ended, again = (runs.new(script, max_retries=2).submit() for _ in range(2))
+    for run in (ended, again):
+        wait_until(lambda r=run: r.layout.stdout(0).exists() and "here" in r.layout.stdout(0).read_text(), "output")
+    slurm_command("scancel", ended.job_id)
+    slurm_command("scontrol", "requeue", again.job_id)
+    assert ended.result().state == "cancelled"
+    wait_until(lambda: (j := SlurmLauncher().poll(ended.layout)) and j.state == "CANCELLED", "the end of the job")
+    wait_until(lambda: (j := SlurmLauncher().poll(again.layout)) and j.phase == "pending", "the queue")
+    assert read_result(again.layout) is None
+    (again.layout.work / "go").touch()
+    slurm_command("scontrol", "update", f"jobid={again.job_id}", "StartTime=now")
+    assert (again.result().state, again.result().attempts) == ("succeeded", 2)
 
 
 def test_a_run_without_retries_is_stopped_and_not_requeued(slurm: Path, runs: Runs) -> None:
