@@ -230,7 +230,7 @@ def test_a_client_that_accepts_every_question_approves_nothing(bench: Bench, mod
 
 # -- two launches at once ---------------------------------------------------------------------------------------------
 
-_TRIES_IN_A_STORE = 20  # each launch reads the whole audit log, so a fresh one is quicker
+_TRIES_IN_A_STORE = 10  # each launch reads the whole audit log, so a fresh one is quicker
 _RACER = """
 import sys
 from pathlib import Path

@@ -125,18 +125,14 @@ def is_open_to_others(path: Path, top: Path) -> bool:
 @pytest.mark.multiprocess
 def test_a_secret_in_the_inputs_is_refused_and_neither_repeated_nor_kept(site: Site) -> None:
     server = site.serve()
-    for form in FORMS[:8]:
-        assert "SECRET-" in form
-        words = shlex.split(form)
-        for changes in (
-            {"args": words},
-            {"smoke_args": words},
-            {"settings": [*site.inputs()["settings"], f"env={form}"]},
-        ):
-            result = server.tool("validate_inputs", **site.inputs(**changes))
-            assert result["isError"], (form, changes)
-            text = result["content"][0]["text"]
-            assert "pass_env" in text or "settings" in changes, text
+    settings = site.inputs()["settings"]
+    tries: list[dict[str, Any]] = [{"args": shlex.split(form)} for form in FORMS[:8]]
+    tries += [{"smoke_args": shlex.split(FORMS[0])}, {"settings": [*settings, f"env={FORMS[3].split()[0]}"]}]
+    for changes in tries:
+        assert "SECRET-" in str(changes)
+        result = server.tool("validate_inputs", **site.inputs(**changes))
+        assert result["isError"], changes
+        assert "pass_env" in result["content"][0]["text"], changes
     result = server.tool("validate_inputs", **site.inputs())
     assert not result.get("isError"), result["content"][0]["text"]
     assert result["structuredContent"]["state"] in ("valid", "drafted")
