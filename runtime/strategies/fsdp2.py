@@ -1,6 +1,7 @@
 """FSDP2: parameters, gradients and optimizer states lie sharded over the ranks (torch's fully_shard)."""
 
 import atexit
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -46,7 +47,7 @@ class Fsdp2Strategy:
         self._context = context
         options: ShardingOptions = context.options
         self._plugin, self._dims = options.plugin, options.dims
-        self._roots: list[nn.Module] = []
+        self._prepared: list[weakref.ref[nn.Module]] = []
         self._replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
         checkpointing = [ActivationCheckpointing()] if self._plugin.activation_checkpointing else []
         self._passes = (*context.passes, *checkpointing)
@@ -79,7 +80,7 @@ class Fsdp2Strategy:
                 offload_policy=self._offload_policy(),
             )
         self._replaced.update({id(old): (old, module._parameters[name]) for module, name, old in slots})  # type: ignore[misc]  # sharded ones are there
-        self._roots.append(model)
+        self._prepared.append(weakref.ref(model))
         model.register_forward_hook(_reshard_after_evaluation)
         return model
 
@@ -170,6 +171,11 @@ class Fsdp2Strategy:
 
     def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         load_whole_optimizer_state(optimizer, state)
+
+    @property
+    def _roots(self) -> list[nn.Module]:
+        """The prepared models that the script still holds, in the order of all ranks."""
+        return [model for reference in self._prepared if (model := reference()) is not None]
 
     @cached_property
     def _mesh(self) -> DeviceMesh:

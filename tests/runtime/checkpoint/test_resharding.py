@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_model
 from torch import nn
 
 pytestmark = pytest.mark.multiprocess
@@ -192,7 +192,7 @@ def test_tied_weights_stay_tied_and_load_in_plain_torch(saved: dict[str, Any]) -
             self.last.weight = self.words.weight
 
     first, second = Tied(), Tied()
-    safetensors.load_model(first, directory / "tied" / "model.safetensors", strict=True)
+    load_model(first, directory / "tied" / "model.safetensors", strict=True)
     state = torch.load(directory / "tied_bin" / "pytorch_model.bin", weights_only=True)
     second.load_state_dict(state, strict=True)
     for model in (first, second):

@@ -1,6 +1,8 @@
 """Sharded state and norms in one process, where a shard is the whole."""
 
+import gc
 import math
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -67,3 +69,12 @@ def test_a_state_dict_owns_its_memory_and_is_free_of_wrappers() -> None:
     for value in state.values():
         assert type(value) is torch.Tensor
         assert value.untyped_storage().nbytes() == value.numel() * value.element_size()
+
+
+def test_the_strategy_keeps_no_model_alive() -> None:
+    accelerator = Accelerator(cpu=True, fsdp_plugin={})
+    model = accelerator.prepare(nn.Linear(3, 4))
+    gone = weakref.ref(model)
+    (model,) = accelerator.free_memory(model)
+    gc.collect()
+    assert gone() is None
