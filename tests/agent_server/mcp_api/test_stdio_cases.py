@@ -104,7 +104,7 @@ def test_a_smoke_run_ends_with_its_client_and_the_next_server_says_so(site: Site
 @pytest.mark.parametrize("how", ["eof", "sigkill"])
 def test_an_approved_run_goes_on_without_its_server_and_a_new_one_shows_it(site: Site, how: str) -> None:
     server = site.serve()
-    plan_id = site.approved(args=("--steps", "40", "--sleep", "0.1"))
+    plan_id = site.approved(args=("--steps", "120", "--sleep", "0.1"))
     run_id = server.data("launch_training", plan_id=plan_id)["run_id"]
     assert appeared(run_id)
     if how == "eof":
