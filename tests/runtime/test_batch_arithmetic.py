@@ -50,7 +50,7 @@ def test_what_is_missing_is_derived() -> None:
     assert verdict.formula == "8 = 2 x 2 x 2"
     assert verdict.derived == ("accumulation 2 = 8 / (2 x 2)",)
     assert settle_batches(_settings("ds_part.json", 1)).accumulation == 4
-    with pytest.raises(ConfigurationError, match="8 .* is no multiple of 2 x 3 = 6"):
+    with pytest.raises(ConfigurationError, match=r"8 .* is no multiple of 2 x 3 = 6"):
         settle_batches(_settings("ds_part.json", 3))
     with pytest.raises(ConfigurationError, match="no multiple of 2 x 8 = 16"):
         settle_batches(_settings("ds_part.json", 8))
