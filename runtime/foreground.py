@@ -159,7 +159,7 @@ def _make_run_dir(launch: HandLaunch) -> RunLayout:
         for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
             root = launch.log_dir.absolute() / f"{name}{suffix}"
             try:
-                root.mkdir()
+                root.mkdir(mode=0o700)  # arguments, environment and logs are their owner's alone
             except FileExistsError:
                 continue
             return RunLayout(root)

@@ -204,6 +204,15 @@ def test_the_last_lines_are_shown_and_kept(author: Author) -> None:
     assert author.runs()[0].stdout(0).read_text() == stdout
 
 
+def test_a_run_directory_is_its_owners_alone(author: Author) -> None:
+    """C76: arguments stand in launch.json."""
+    author.write("pass
+")
+    code, _, stderr = author.launch("train.py", "--hub_token", "SECRET-aaa111")
+    assert code == 0, stderr
+    assert author.runs()[0].root.stat().st_mode & 0o077 == 0
+
+
 def test_two_launches_at_once_do_not_meet(author: Author) -> None:
     """C11 (a), (b): no port given, and port 0."""
     author.write(OK)
