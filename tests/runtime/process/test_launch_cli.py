@@ -206,8 +206,7 @@ def test_the_last_lines_are_shown_and_kept(author: Author) -> None:
 
 def test_a_run_directory_is_its_owners_alone(author: Author) -> None:
     """C76: arguments stand in launch.json."""
-    author.write("pass
-")
+    author.write("pass\n")
     code, _, stderr = author.launch("train.py", "--hub_token", "SECRET-aaa111")
     assert code == 0, stderr
     assert author.runs()[0].root.stat().st_mode & 0o077 == 0
