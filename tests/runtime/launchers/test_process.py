@@ -116,6 +116,6 @@ def test_names_with_parentheses_do_not_confuse_the_start_time(tmp_path: Path) ->
 
 
 def test_launchers_are_found_by_name() -> None:
-    assert launcher_names() == ["dry", "local"]
+    assert launcher_names() == ["dry", "local", "slurm"]
     with pytest.raises(ConfigurationError, match="dry, local"):
         get_launcher("kubernetes")
