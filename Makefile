@@ -54,11 +54,13 @@ demo: $(READY)
 test: $(READY)
 ifdef COV
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -m "not soak" -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/coverage run -m pytest -m "not soak and not alone" -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/coverage run -m pytest -m "alone and not soak" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS chose none
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 else
-	@$(BIN)/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not alone" -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "alone and not soak" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS chose none
 endif
 
 check: $(READY)

@@ -33,7 +33,7 @@ from runtime.records import read_events
 from runtime.run_files import read_claim, read_order, read_result, write_model
 from runtime.snapshot import collect, materialise, store
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.alone]
 DEADLINE_S = 170.0  # a machine that is busy with other tests is slow
 RECORDED = Path(__file__).with_name("slurm_output")
 TRAIN = Path(__file__).parents[1] / "process" / "resumable.py.txt"

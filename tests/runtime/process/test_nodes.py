@@ -145,6 +145,7 @@ def _two(start: Start, hosts: list[list[str]], backend: str, *, mode: str, resta
     )
 
 
+@pytest.mark.alone
 def test_two_hosts_train_together_and_a_killed_worker_of_one_resumes_both(start: Start, hosts: list[list[str]]) -> None:
     calm = _two(start, hosts, "c10d", mode="calm")
     for node in calm:
