@@ -192,7 +192,7 @@ class Accelerator:
     def print(self, *args: Any, **kwargs: Any) -> None:
         """print() on the main process alone."""
         if self.is_main_process:
-            print(*args, **kwargs)  # noqa: T201
+            print(*args, **kwargs)  # noqa: T201  # to print is what it is for
 
     # Preparing.
 

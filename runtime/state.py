@@ -222,7 +222,7 @@ class PartialState:
     def print(self, *args: Any, **kwargs: Any) -> None:
         """print() on the first process of each machine."""
         if self.is_local_main_process:
-            print(*args, **kwargs)  # noqa: T201
+            print(*args, **kwargs)  # noqa: T201  # to print is what it is for
 
     def destroy_process_group(self) -> None:
         """Close the group if this process opened it. Runs by itself at exit, so that a run that worked ends with 0."""

@@ -20,7 +20,7 @@ class DispatchedSource:
         self.sharding = sharding
         self._loader = loader
 
-    def batches(self, *, seed: int, epoch: int, start: int) -> Iterator[SourceBatch]:  # noqa: ARG002
+    def batches(self, *, seed: int, epoch: int, start: int) -> Iterator[SourceBatch]:  # noqa: ARG002  # of the protocol
         set_epoch(self._loader.dataset, epoch)
         skipped = start // self.sharding.base_batches(1)
         shares = self._all_ranks(skipped) if self.sharding.rank == 0 else None

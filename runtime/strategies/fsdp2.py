@@ -126,7 +126,7 @@ class Fsdp2Strategy:
         finally:
             model.set_requires_gradient_sync(True)
 
-    def join(self, models: Sequence[nn.Module]) -> AbstractContextManager[None]:  # noqa: ARG002
+    def join(self, models: Sequence[nn.Module]) -> AbstractContextManager[None]:  # noqa: ARG002  # of the protocol
         raise UsageError(
             "join_uneven_inputs under FSDP2: every rank's forward needs the parts of all others",
             allowed="as many batches on every rank",

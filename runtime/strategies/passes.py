@@ -34,7 +34,7 @@ class ActivationCheckpointing:
 
     place = Place.ACTIVATION_CHECKPOINTING
 
-    def apply(self, unit: nn.Module, mesh: DeviceMesh) -> nn.Module:  # noqa: ARG002
+    def apply(self, unit: nn.Module, mesh: DeviceMesh) -> nn.Module:  # noqa: ARG002  # of the protocol
         original: Callable[..., Any] = unit.forward
         unit.forward = wraps(original)(partial(checkpoint, original, use_reentrant=False))
         return unit

@@ -24,10 +24,10 @@ class SingleStrategy(WholeModel):
     def unwrap_model(self, model: nn.Module) -> nn.Module:
         return model
 
-    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002  # of the protocol
         return nullcontext()
 
-    def join(self, models: Sequence[nn.Module]) -> AbstractContextManager[None]:  # noqa: ARG002
+    def join(self, models: Sequence[nn.Module]) -> AbstractContextManager[None]:  # noqa: ARG002  # of the protocol
         return nullcontext()
 
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
