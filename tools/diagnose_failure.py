@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from runtime.config.order import RankFailure
 from runtime.errors import RecordError
 from runtime.layout import RunLayout
-from runtime.outcome import read_error
 from runtime.run_files import read_plan
+from runtime.supervision.outcome import read_error
 
 from .domain.reports import Diagnosis, Remedy
 from .domain.run_state import RunRecord, RunState

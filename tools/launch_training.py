@@ -12,7 +12,7 @@ from runtime.config.plan import TrainingPlan
 from runtime.files import write_atomic, write_json_atomic
 from runtime.launchers.base import Launcher
 from runtime.layout import RunLayout
-from runtime.snapshot import materialise
+from runtime.snapshots.snapshot import materialise
 
 from .domain.reports import EnvironmentReport
 

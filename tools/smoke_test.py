@@ -8,7 +8,7 @@ from typing import Literal
 from runtime.config.plan import TrainingPlan
 from runtime.layout import RunLayout
 from runtime.records import EventRecord, SourcedMetric, read_events
-from runtime.surroundings import read_outside_modules
+from runtime.snapshots.surroundings import read_outside_modules
 
 from .domain.errors import WrongStep
 from .domain.reports import SmokeCheck, SmokeResult

@@ -17,8 +17,8 @@ from runtime.config.plan import (
 )
 from runtime.env import current_environment
 from runtime.errors import ForerunError
-from runtime.secret_values import keyed_hash, load_key
-from runtime.snapshot import collect, store
+from runtime.snapshots.secret_values import keyed_hash, load_key
+from runtime.snapshots.snapshot import collect, store
 
 from .domain.errors import InvalidInput
 from .domain.findings import Answer, Question

@@ -83,7 +83,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_int
 @app.command(add_help_option=False, context_settings=_PASS_ON)
 def launch(context: typer.Context) -> None:
     """Start a training script on several processes by hand, without plan or approval."""
-    from runtime.cli import add_launch
+    from runtime.cli.launch import add_launch
     from tools.text import shown
 
     launcher = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -15,9 +15,9 @@ from runtime.env import current_environment
 from runtime.errors import ForerunError, LaunchError
 from runtime.launchers.process import boot_id, start_ticks
 from runtime.run_files import leave_tombstone, read_claim
-from runtime.secret_values import secret_drift
-from runtime.snapshot import origin_drift
-from runtime.surroundings import module_drift, package_drift
+from runtime.snapshots.secret_values import secret_drift
+from runtime.snapshots.snapshot import origin_drift
+from runtime.snapshots.surroundings import module_drift, package_drift
 from tools.domain.approval import Approval
 from tools.domain.errors import Refused, WrongStep
 from tools.domain.ids import new_id

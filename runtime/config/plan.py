@@ -123,7 +123,8 @@ class TrainingPlan(Frozen):
     environment: dict[str, str] = Field(description="the job's whole environment, less what the launcher sets")
     inherited: tuple[str, ...] = Field(default=(), description="secret variables passed by name, values never stored")
     inherited_hashes: dict[str, str] = Field(
-        default_factory=dict, description="variable of `inherited` -> keyed hash of its value (runtime.secret_values)"
+        default_factory=dict,
+        description="variable of `inherited` -> keyed hash of its value (runtime.snapshots.secret_values)",
     )
     code: CodeSnapshot
     data: tuple[DataFile, ...]

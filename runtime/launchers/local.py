@@ -55,7 +55,7 @@ class LocalLauncher:
         if not layout.launch.is_file():
             raise LaunchError(f"{layout.launch} is missing", next_step="write the order before submitting the run")
         start_detached(
-            [sys.executable, "-I", "-m", "runtime.supervisor", str(layout.root.absolute())],
+            [sys.executable, "-I", "-m", "runtime.supervision.supervisor", str(layout.root.absolute())],
             environment={name: value for name, value in current_environment().items() if name != RUN_MARKER},
             working_directory=layout.root,
             log=layout.supervisor_log,

@@ -36,7 +36,7 @@ class SlurmLauncher:
         settings = {setting.name: setting.value for setting in plan.settings if setting.name in SETTINGS}
         script = batch_script(
             run_id=run_id,
-            supervisor=[sys.executable, "-I", "-m", "runtime.supervisor", str(layout.root.absolute())],
+            supervisor=[sys.executable, "-I", "-m", "runtime.supervision.supervisor", str(layout.root.absolute())],
             log=str(layout.supervisor_log.relative_to(layout.root)),
             num_nodes=nodes,
             gpus_per_node=processes // nodes if plan.layout.device == "cuda" else 0,

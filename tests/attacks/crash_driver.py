@@ -28,8 +28,8 @@ from runtime.config.plan import Ceilings, Interpreter, ProcessLayout
 from runtime.launchers import process  # loaded before the kills are counted
 from runtime.layout import RunLayout
 from runtime.run_files import read_result
-from runtime.snapshot import collect
-from runtime.snapshot import store as store_code
+from runtime.snapshots.snapshot import collect
+from runtime.snapshots.snapshot import store as store_code
 from tests.fakes.approvals import Clock, Human, ask, estimated_record, training_plan
 from tools.domain.paths import AllowedRoots
 from tools.domain.plan_state import PlanRecord

@@ -2,10 +2,10 @@
 
 import pytest
 
+from runtime.cli.flags import misplaced, normalise
 from runtime.config.option_kinds import FALSE_WORDS, TRUE_WORDS, Flag
 from runtime.config.option_table import table
 from runtime.errors import ConfigurationError
-from runtime.launch_flags import misplaced, normalise
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import get_args
 
 from runtime.config.plan import DataFile, DataRole
 from runtime.errors import ForerunError
-from runtime.snapshot import data_digest
+from runtime.snapshots.snapshot import data_digest
 
 from ..data_files import DataFileReport, inspect_data_file
 from ..domain.errors import InvalidInput

@@ -11,8 +11,8 @@ from runtime.errors import ForerunError
 from runtime.layout import RunLayout
 from runtime.records import EventRecord, read_events
 from runtime.run_files import read_order
-from runtime.snapshot import code_drift, data_drift
-from runtime.surroundings import read_outside_modules
+from runtime.snapshots.snapshot import code_drift, data_drift
+from runtime.snapshots.surroundings import read_outside_modules
 
 from ..domain.approval import ApproverKey
 from ..domain.reports import NotVerified

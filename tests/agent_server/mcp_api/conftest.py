@@ -12,8 +12,8 @@ import pytest
 
 from agent_server.store.sql import SqlStore
 from runtime.config.plan import Ceilings, Interpreter, ProcessLayout
-from runtime.snapshot import collect
-from runtime.snapshot import store as store_code
+from runtime.snapshots.snapshot import collect
+from runtime.snapshots.snapshot import store as store_code
 from tests.fakes.approvals import Clock, Human, ask, estimated_record, training_plan
 from tests.fakes.wire import Wire, server_argv
 

@@ -11,8 +11,8 @@ from runtime.config.order import OutsideModule
 from runtime.config.plan import Interpreter, TrainingPlan
 from runtime.layout import RunLayout
 from runtime.run_files import read_order
-from runtime.secret_values import keyed_hash, load_key
-from runtime.surroundings import package_drift
+from runtime.snapshots.secret_values import keyed_hash, load_key
+from runtime.snapshots.surroundings import package_drift
 from tests.fakes.approvals import ask, cost_estimate, estimated_record, smoke_result
 from tests.fakes.bench import Bench
 from tools.domain.errors import Refused

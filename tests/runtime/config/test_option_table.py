@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from runtime.cli.flags import normalise
 from runtime.config.loader import load
 from runtime.config.option_kinds import Flag, Number, Whole, Word, WrongValue, parse_text
 from runtime.config.option_table import all_keys, own_keys, peer_keys, table, variables
 from runtime.config.resolve import from_command_line, from_environment
 from runtime.errors import ConfigurationError
-from runtime.launch_flags import normalise
 
 FLAGS = [option for option in table().values() if isinstance(option.kind, Flag)]
 BOOLEANS = {

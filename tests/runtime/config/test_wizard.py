@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from runtime.cli.checks import check
+from runtime.cli.foreground import HandLaunch, preview
+from runtime.cli.report import dry_run
 from runtime.config.choices import choose
 from runtime.config.launch_options import PRECISIONS
 from runtime.config.loader import dump, load, save
 from runtime.config.resolve import resolve
 from runtime.config.wizard import Interview, Machine, default_values
-from runtime.foreground import HandLaunch, preview
-from runtime.launch_checks import check
-from runtime.launch_report import dry_run
 
 GPUS = Machine(num_cpus=8, memory_bytes=2**36, gpus=("H200",) * 4, has_bf16=True)
 BARE = Machine(num_cpus=2)

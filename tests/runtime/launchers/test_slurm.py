@@ -31,7 +31,7 @@ from runtime.launchers.slurm_states import parse_job_ids, parse_sacct, parse_sco
 from runtime.layout import RunLayout
 from runtime.records import read_events
 from runtime.run_files import read_claim, read_order, read_result, write_model
-from runtime.snapshot import collect, materialise, store
+from runtime.snapshots.snapshot import collect, materialise, store
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.alone]
 DEADLINE_S = 170.0  # a machine that is busy with other tests is slow
@@ -201,7 +201,7 @@ def test_the_script_of_two_nodes() -> None:
         "#SBATCH --requeue",
         "",
         'export FORERUN_BATCH_JOB="$SLURM_JOB_ID"',
-        f"exec {sys.executable} -I -m runtime.supervisor /runs/run-1",
+        f"exec {sys.executable} -I -m runtime.supervision.supervisor /runs/run-1",
     ]
     assert spec.argv[:8] == (
         *("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--input=none", "--export=ALL"),

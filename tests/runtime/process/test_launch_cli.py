@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from runtime.cli.checks import DeviceChoice, settle_devices
 from runtime.config.order import RunResult
 from runtime.env import current_environment
 from runtime.errors import ConfigurationError
-from runtime.launch_checks import DeviceChoice, settle_devices
 from runtime.layout import RunLayout
 from runtime.procfs import marked_pids
 from runtime.run_files import read_order, read_result

@@ -4,8 +4,8 @@ import io
 import json
 from pathlib import Path
 
+from runtime.cli.live_output import LiveOutput
 from runtime.layout import RunLayout
-from runtime.live_output import LiveOutput
 
 
 def _append(path: Path, text: str) -> None:

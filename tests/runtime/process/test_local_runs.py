@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from runtime.launchers.local import LocalLauncher
-from runtime.prologue import check_plan
 from runtime.records import read_events
 from runtime.run_files import read_order, request_cancel, write_model
+from runtime.supervision.prologue import check_plan
 
 pytestmark = pytest.mark.multiprocess
 

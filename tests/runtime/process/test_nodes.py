@@ -23,10 +23,10 @@ from runtime.config.resolve import from_arguments, resolve
 from runtime.env import current_environment
 from runtime.errors import ConfigurationError, LaunchError
 from runtime.layout import RunLayout
-from runtime.node_link import NodeLink
-from runtime.preflight import code_files, find_place, unlike
 from runtime.procfs import marked_pids
 from runtime.run_files import read_order, read_result
+from runtime.supervision.node_link import NodeLink
+from runtime.supervision.preflight import code_files, find_place, unlike
 
 pytestmark = pytest.mark.multiprocess
 DEADLINE_S = 170.0  # leaves room for a machine that is busy with other tests

@@ -12,8 +12,8 @@ import pytest
 from runtime.launchers.process import run
 from runtime.layout import RunLayout
 from runtime.records import append_event, read_events
-from runtime.restarts import last_checkpoint, mark_logs
 from runtime.run_files import read_order, request_cancel, write_model
+from runtime.supervision.restarts import last_checkpoint, mark_logs
 
 pytestmark = pytest.mark.multiprocess  # deadlines leave room for a machine that is busy with other tests
 

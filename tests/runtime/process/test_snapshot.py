@@ -10,7 +10,7 @@ import pytest
 
 from runtime.config.plan import DataFile
 from runtime.errors import ConfigurationError, LaunchError
-from runtime.snapshot import code_drift, collect, data_digest, data_drift, materialise, origin_drift, store
+from runtime.snapshots.snapshot import code_drift, collect, data_digest, data_drift, materialise, origin_drift, store
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def _wait_for_beats(run: Any, until: Callable[..., Any], count: int) -> None:
 
 def _watchdog_of(supervisor: int) -> int | None:
     for pid in descendants(supervisor):
-        if b"runtime.watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"runtime.supervision.watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     return None
 

@@ -12,8 +12,8 @@ from runtime.config.order import OutsideModule
 from runtime.config.plan import Interpreter
 from runtime.errors import ConfigurationError
 from runtime.run_files import read_order, write_model
-from runtime.secret_values import keyed_hash, load_key, secret_drift
-from runtime.surroundings import module_drift, package_drift
+from runtime.snapshots.secret_values import keyed_hash, load_key, secret_drift
+from runtime.snapshots.surroundings import module_drift, package_drift
 from tests.fakes.approvals import training_plan
 from tools.probe import probe_interpreter
 

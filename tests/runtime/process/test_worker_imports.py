@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runtime.layout import RunLayout
-from runtime.surroundings import read_outside_modules
+from runtime.snapshots.surroundings import read_outside_modules
 
 WORKER = Path(__file__).parents[3] / "runtime" / "worker.py"
 # What setuptools writes for an editable install of a package that it maps by name.

@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from .config.choices import Choices, dims_of
-from .config.option_kinds import write_text
-from .config.option_table import table
-from .config.order import LaunchSpec
-from .config.resolve import Resolved
-from .launch_checks import Checked
+from ..config.choices import Choices, dims_of
+from ..config.option_kinds import write_text
+from ..config.option_table import table
+from ..config.order import LaunchSpec
+from ..config.resolve import Resolved
+from .checks import Checked
 
 Mask = Callable[[str], str]
 _NOT_A_TERMINAL_WIDTH = 200

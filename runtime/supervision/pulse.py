@@ -5,10 +5,10 @@ import os
 import time
 from typing import Literal
 
-from .config.order import Heartbeat
-from .layout import RunLayout
-from .procfs import boot_id, resident_bytes, start_ticks
-from .run_files import write_model
+from ..config.order import Heartbeat
+from ..layout import RunLayout
+from ..procfs import boot_id, resident_bytes, start_ticks
+from ..run_files import write_model
 from .undertaker import Undertaker
 
 _BEAT_S = 1.0

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .config.option_kinds import FALSE_WORDS, TRUE_WORDS, Flag, Many, Option, Word, write_text
-from .config.option_table import table
-from .errors import ConfigurationError
+from ..config.option_kinds import FALSE_WORDS, TRUE_WORDS, Flag, Many, Option, Word, write_text
+from ..config.option_table import table
+from ..errors import ConfigurationError
 
 _WORDS = (*TRUE_WORDS, *FALSE_WORDS)
 _LAUNCHERS_OWN = (

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from ..config.digest import digest_entries, digest_file
+from ..config.plan import CodeFile, CodeSnapshot, DataFile, TrainingPlan
+from ..errors import ConfigurationError, ForerunError, LaunchError
+from ..files import fsync_directory
 from .code_listing import list_code
-from .config.digest import digest_entries, digest_file
-from .config.plan import CodeFile, CodeSnapshot, DataFile, TrainingPlan
-from .errors import ConfigurationError, ForerunError, LaunchError
-from .files import fsync_directory
 
 DataMode = Literal["full", "sampled"]
 _FULL_LIMIT_BYTES = 4 * 2**30

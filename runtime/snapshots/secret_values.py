@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from .config.plan import TrainingPlan
-from .errors import ConfigurationError
+from ..config.plan import TrainingPlan
+from ..errors import ConfigurationError
 
 _KEY_BYTES = 32
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from .config.order import LaunchOrder, LaunchSpec, NodeGroup, RunResult
-from .env import current_environment
-from .errors import LaunchError
-from .interrupts import Interrupts
-from .launchers.local import engine_command, run_environment
-from .layout import RunLayout
+from ..config.order import LaunchOrder, LaunchSpec, NodeGroup, RunResult
+from ..env import current_environment
+from ..errors import LaunchError
+from ..launchers.local import engine_command, run_environment
+from ..layout import RunLayout
+from ..run_files import claim_run, write_model
+from ..supervision.interrupts import Interrupts
+from ..supervision.outcome import read_error
+from ..supervision.preflight import Place, code_files, versions
+from ..supervision.supervisor import supervise
 from .live_output import LiveOutput
-from .outcome import read_error
-from .preflight import Place, code_files, versions
-from .run_files import claim_run, write_model
-from .supervisor import supervise
 
 _NO_WALL_LIMIT_S = 10 * 365 * 86400.0
 _NO_DISK_LIMIT_BYTES = 2**62

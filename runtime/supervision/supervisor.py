@@ -1,4 +1,4 @@
-"""Owns one job from its claim to its result: `python -I -m runtime.supervisor RUN_DIR`, detached from everybody.
+"""Owns one job from its claim to its result, detached: `python -I -m runtime.supervision.supervisor RUN_DIR`.
 
 Nothing of the job survives it: it adopts orphans, hunts the run's marker at the end, and a watchdog does so if it dies.
 """
@@ -17,25 +17,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from .checkpoint.manifest import is_complete
-from .config.order import LaunchOrder, ResultState, RunResult
-from .config.plan import TrainingPlan
+from ..checkpoint.manifest import is_complete
+from ..config.order import LaunchOrder, ResultState, RunResult
+from ..config.plan import TrainingPlan
+from ..env import RESUME, current_environment
+from ..errors import ForerunError, LaunchError
+from ..launchers.process import Child, start_child
+from ..launchers.registry import get_launcher
+from ..layout import RunLayout
+from ..procfs import alive, boot_id, catches
+from ..records import append_event
+from ..run_files import claim_run, read_cancel, read_heartbeat, read_order, take_over, write_model
 from .endings import Ending, Stop
-from .env import RESUME, current_environment
-from .errors import ForerunError, LaunchError
 from .interrupts import Interrupts
-from .launchers.process import Child, start_child
-from .launchers.registry import get_launcher
-from .layout import RunLayout
 from .node_link import NodeLink
 from .outcome import read_outcome, signal_name
 from .preflight import find_place
-from .procfs import alive, boot_id, catches
 from .prologue import check_plan
 from .pulse import Pulse
-from .records import append_event
 from .restarts import last_checkpoint, mark_logs, put_aside, saved_since
-from .run_files import claim_run, read_cancel, read_heartbeat, read_order, take_over, write_model
 from .undertaker import Undertaker
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -287,7 +287,7 @@ class Supervisor:
         self._layout.python_path.mkdir(exist_ok=True)
         link = self._layout.python_path / "runtime"
         with contextlib.suppress(FileExistsError):
-            link.symlink_to(Path(__file__).resolve().parent)
+            link.symlink_to(Path(__file__).resolve().parents[1])
 
     def _stop_wanted(self) -> Stop | None:
         """The first reason to end the job now, if there is one."""

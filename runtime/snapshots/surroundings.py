@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from .config.digest import digest_file
-from .config.order import OutsideModule
-from .config.plan import Interpreter, TrainingPlan
-from .errors import LaunchError
-from .launchers import process
-from .layout import RunLayout
+from ..config.digest import digest_file
+from ..config.order import OutsideModule
+from ..config.plan import Interpreter, TrainingPlan
+from ..errors import LaunchError
+from ..launchers import process
+from ..layout import RunLayout
 
 _LIST_TIMEOUT_S = 60.0
 _NAMED = 8

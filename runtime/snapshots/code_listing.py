@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .env import current_environment
-from .errors import ConfigurationError, LaunchError
-from .launchers.process import Completed, run
+from ..env import current_environment
+from ..errors import ConfigurationError, LaunchError
+from ..launchers.process import Completed, run
 
 _SKIPPED_NAMES = frozenset(
     {".git", ".hg", ".svn", "__pycache__", "node_modules", ".tox", ".nox", ".eggs", ".ipynb_checkpoints"}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from .layout import RunLayout
-from .outcome import read_error
+from ..layout import RunLayout
+from ..supervision.outcome import read_error
 
 _LOOK_S = 0.1
 _PIECE_BYTES = 2**20

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config.order import RankFailure
-from .layout import RunLayout
-from .masking import redact
+from ..config.order import RankFailure
+from ..layout import RunLayout
+from ..masking import redact
 
 _NUM_LAST_LINES = 20
 _TAIL_BYTES = 16 * 1024

@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .config.order import NodeGroup
-from .errors import ConfigurationError
-from .launchers.process import run
+from ..config.order import NodeGroup
+from ..errors import ConfigurationError
+from ..launchers.process import run
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _SIOCGIFADDR = 0x8915

@@ -4,11 +4,11 @@ import contextlib
 import os
 from pathlib import Path
 
-from .checkpoint.directory import previous_path
-from .checkpoint.manifest import Manifest, is_complete, read_manifest, saved_rng_ranks, verify
-from .errors import CheckpointError
-from .layout import RunLayout
-from .records import read_events
+from ..checkpoint.directory import previous_path
+from ..checkpoint.manifest import Manifest, is_complete, read_manifest, saved_rng_ranks, verify
+from ..errors import CheckpointError
+from ..layout import RunLayout
+from ..records import read_events
 
 
 def put_aside(layout: RunLayout, attempt: int) -> None:

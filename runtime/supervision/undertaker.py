@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..env import RUN_MARKER, current_environment
+from ..launchers.process import Child, start_child
+from ..procfs import descendants, kill, marked_pids, start_ticks
 from . import watchdog
-from .env import RUN_MARKER, current_environment
-from .launchers.process import Child, start_child
-from .procfs import descendants, kill, marked_pids, start_ticks
 
 _LEFTOVER_GRACE_S = 3.0
 _KILL_DEADLINE_S = 10.0
@@ -78,7 +78,7 @@ class Undertaker:
         """Have a process of its own ready to end the job if this one dies."""
         environment = {name: value for name, value in current_environment().items() if name != RUN_MARKER}
         self._watchdog = start_child(
-            [sys.executable, "-I", "-m", "runtime.watchdog", self._run_id],
+            [sys.executable, "-I", "-m", "runtime.supervision.watchdog", self._run_id],
             environment=environment,
             working_directory=Path("/"),
             log=None,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .config.order import RankFailure, ResultState
+from ..config.order import RankFailure, ResultState
 
 
 @dataclass(frozen=True)

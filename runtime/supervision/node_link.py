@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .config.order import NodeGroup
-from .errors import LaunchError
+from ..config.order import NodeGroup
+from ..errors import LaunchError
 from .preflight import unlike
 
 _FORMAT = "forerun-nodes/1"

@@ -3,16 +3,16 @@
 import os
 from pathlib import Path
 
-from .config.order import LaunchOrder
-from .config.plan import TrainingPlan
-from .env import current_environment
-from .errors import ForerunError, LaunchError
-from .launchers.registry import get_launcher
-from .layout import RunLayout
-from .run_files import read_plan
-from .secret_values import secret_drift
-from .snapshot import code_drift, data_drift
-from .surroundings import module_drift, package_drift
+from ..config.order import LaunchOrder
+from ..config.plan import TrainingPlan
+from ..env import current_environment
+from ..errors import ForerunError, LaunchError
+from ..launchers.registry import get_launcher
+from ..layout import RunLayout
+from ..run_files import read_plan
+from ..snapshots.secret_values import secret_drift
+from ..snapshots.snapshot import code_drift, data_drift
+from ..snapshots.surroundings import module_drift, package_drift
 
 
 def check_plan(layout: RunLayout, order: LaunchOrder) -> TrainingPlan:

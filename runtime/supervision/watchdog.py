@@ -1,6 +1,6 @@
 """Outlives the supervisor: reads its pulse from a pipe, and ends the whole job when the pipe breaks without a word.
 
-    python -I -m runtime.watchdog RUN_ID
+    python -I -m runtime.supervision.watchdog RUN_ID
 
 Each line on stdin names the job's processes as PID:START_TICKS; `done` means that the supervisor has cleared up.
 """
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from .procfs import alive, descendants, kill, marked_pids, start_ticks
+from ..procfs import alive, descendants, kill, marked_pids, start_ticks
 
 DONE = b"done"
 _DEADLINE_S = 30.0

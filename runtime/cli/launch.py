@@ -8,17 +8,17 @@ from typing import Any
 
 import typer
 
-from .config.choices import Choices, choose
-from .config.loader import load
-from .config.locations import find_file
-from .config.machines import node_group
-from .config.resolve import Resolved, from_command_line, from_environment, resolve
-from .env import current_environment
-from .errors import ConfigurationError, ForerunError
+from ..config.choices import Choices, choose
+from ..config.loader import load
+from ..config.locations import find_file
+from ..config.machines import node_group
+from ..config.resolve import Resolved, from_command_line, from_environment, resolve
+from ..env import current_environment
+from ..errors import ConfigurationError, ForerunError
+from .checks import Checked, check
+from .flags import LaunchCommand, misplaced, with_options
 from .foreground import HandLaunch, preview, run
-from .launch_checks import Checked, check
-from .launch_flags import LaunchCommand, misplaced, with_options
-from .launch_report import Mask, dry_run, explain, file_note
+from .report import Mask, dry_run, explain, file_note
 
 LAUNCH_CONTEXT: dict[str, Any] = {"allow_interspersed_args": False}
 """Settings for typer's command(): whatever follows the script is the script's."""
@@ -105,14 +105,3 @@ def add_launch(app: typer.Typer, *, mask: Callable[[str], str] = as_is) -> None:
     """Register `launch` with a command-line application; `mask` makes a text safe to show."""
     command = with_options(partial(launch, mask=mask), document=launch.__doc__)
     app.command("launch", cls=LaunchCommand, context_settings=LAUNCH_CONTEXT)(command)
-
-
-def main() -> None:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-    app.callback()(lambda: None)  # so that `launch` stays a word of its own
-    add_launch(app)
-    app(prog_name="forerun")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from .config.choices import Choices
-from .env import DEVICE, MIXED_PRECISION
-from .errors import ConfigurationError
+from ..config.choices import Choices
+from ..env import DEVICE, MIXED_PRECISION
+from ..errors import ConfigurationError
+from ..launchers import process
+from ..supervision.preflight import find_place
 from .foreground import HandLaunch
-from .launchers import process
-from .preflight import find_place
 
 _ACCELERATOR_SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _COUNT_DEVICES = "import torch; print(torch.cuda.device_count())"

@@ -1,0 +1,1 @@
+"""`forerun launch`: a training script on several processes, started by hand."""

@@ -1,0 +1,1 @@
+"""What a run is bound to: code, modules outside of it, secrets; copied, digested, compared."""
