@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.fakes.rank_server import RankServer
 
 _SOURCE = Path(__file__).resolve().parents[2]
 _PREAMBLE = """
@@ -41,9 +40,16 @@ class Ended:
 RunRanks = Callable[..., Ended]
 
 
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[RankServer]:
+    server = RankServer(_SOURCE)
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def run_ranks(tmp_path: Path) -> RunRanks:
-    """Run a script under torch.distributed.run in a session of its own; the whole group is killed at the deadline."""
+def run_ranks(tmp_path: Path, rank_server: RankServer) -> RunRanks:
+    """Run a script on ranks as torchrun starts them, in a session of their own, killed as a whole at the deadline."""
 
     def run(
         script: str,
@@ -58,33 +64,21 @@ def run_ranks(tmp_path: Path) -> RunRanks:
         path.write_text(_PREAMBLE + textwrap.dedent(script))
         for old in directory.glob("said.rank*.json"):
             old.unlink()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("FORERUN_")}
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(ranks), str(path), str(directory)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            cwd=directory,
-            env=kept
-            | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(_SOURCE), "PYTHONWARNINGS": "error"}
-            | (environment or {}),
+        job = rank_server.run(
+            path,
+            str(directory),
+            ranks=ranks,
+            deadline_s=deadline_s,
+            environment=environment or {},
+            output=directory / "output.txt",
         )
-        try:
-            output, _ = process.communicate(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            pytest.fail(f"the job did not end within {deadline_s} s:\n{output}")
+        if job.returncode is None:
+            pytest.fail(f"the job did not end within {deadline_s} s:\n{job.output}")
         said = [json.loads(file.read_text()) for file in sorted(directory.glob("said.rank*.json"))]
         if ok:
-            assert process.returncode == 0, output
-            assert len(said) == ranks, output
-        return Ended(process.returncode, output, said)
+            assert job.returncode == 0, job.output
+            assert len(said) == ranks, job.output
+        return Ended(job.returncode, job.output, said)
 
     return run
 
