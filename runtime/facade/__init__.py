@@ -1,0 +1,1 @@
+"""The duties of the Accelerator, one file each; all of them delegate."""

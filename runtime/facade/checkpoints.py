@@ -1,0 +1,46 @@
+"""Saving and loading the whole training state, or a model's weights."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .base import Duty
+
+
+class CheckpointDuty(Duty):
+    """Delegates to the StateSaver."""
+
+    @property
+    def project_dir(self) -> Path | None:
+        return self._saver.root
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint from which a restarted job goes on, which load_state() takes; None in a first attempt."""
+        return self.state.environment.resume
+
+    @property
+    def save_iteration(self) -> int:
+        """Number of the next automatically named checkpoint."""
+        return self._saver.iteration
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Add objects with state_dict and load_state_dict to every checkpoint."""
+        self._saver.register(*objects)
+
+    def save_state(self, output_dir: str | Path | None = None) -> Path:
+        """Write a checkpoint; on all ranks, or on the main process alone. Returns its path."""
+        return self._saver.save(output_dir)
+
+    def load_state(self, input_dir: str | Path | None = None) -> Path:
+        """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path."""
+        return self._saver.load(input_dir)
+
+    def save_model(self, model: nn.Module, save_directory: str | Path, safe_serialization: bool = True) -> None:
+        """Write the weights alone, on the main process: model.safetensors where safetensors is installed."""
+        self._saver.save_weights(model, Path(save_directory), safe=safe_serialization)
+
+    def get_state_dict(self, model: nn.Module) -> dict[str, Any]:
+        """Whole tensors; where the model is sharded, on the main process alone (all ranks call it)."""
+        return self._saver.gather_weights(model, "get_state_dict")

@@ -1,0 +1,68 @@
+"""Handing over models, optimizers, loaders and schedulers, and letting go of them."""
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ..data.loader import PreparedLoader, SkippedLoader, skip_first_batches
+from ..devices import release_cached_memory
+from ..errors import UsageError
+from ..optim.optimizer import PreparedOptimizer
+from ..optim.scheduler import PreparedScheduler
+from .base import Duty
+
+
+class PreparingDuty(Duty):
+    """Wraps objects for the strategy, and unwraps them."""
+
+    def prepare(self, *args: Any, device_placement: Sequence[bool] | None = None) -> Any:
+        """Wrap models, optimizers, loaders and schedulers; same order back, one object alone comes back alone.
+
+        Objects of other types pass through.
+        """
+        places = list(device_placement or [self._device_placement] * len(args))
+        if len(places) != len(args):
+            raise UsageError(f"{len(places)} values of device_placement for {len(args)} objects")
+        result = self._prepared.add_all(args, places, with_optimizer=self._step_scheduler_with_optimizer)
+        return result[0] if len(result) == 1 else tuple(result)
+
+    def prepare_model(
+        self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
+    ) -> nn.Module:
+        place = self._place(device_placement)
+        prepared = self._prepared.add_model(model, place=place, evaluation=evaluation_mode)
+        self._prepared.strategy.end_prepare()
+        return prepared
+
+    def prepare_optimizer(
+        self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
+    ) -> PreparedOptimizer:
+        return self._prepared.add_optimizer(optimizer, place=self._place(device_placement))
+
+    def prepare_data_loader(self, data_loader: DataLoader[Any], device_placement: bool | None = None) -> PreparedLoader:
+        return self._prepared.add_loader(data_loader, place=self._place(device_placement))
+
+    def prepare_scheduler(self, scheduler: Any) -> PreparedScheduler:
+        return self._prepared.add_scheduler(scheduler, with_optimizer=self._step_scheduler_with_optimizer)
+
+    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True) -> nn.Module:
+        """The model that was prepared; without the autocasting forward if keep_fp32_wrapper is False."""
+        inner = self._prepared.strategy.unwrap_model(model)
+        return inner if keep_fp32_wrapper else self._prepared.precision.unwrap_model(inner)
+
+    def skip_first_batches(self, dataloader: PreparedLoader, num_batches: int = 0) -> SkippedLoader:
+        return skip_first_batches(dataloader, num_batches)
+
+    def free_memory(self, *objects: Any) -> Any:
+        """Forget all prepared objects; returns None for each of `objects`, to be assigned to their names."""
+        self._prepared.clear()
+        gc.collect()
+        release_cached_memory(self.state.device)
+        return tuple(None for _ in objects)
+
+    def _place(self, wanted: bool | None) -> bool:
+        return self._device_placement if wanted is None else wanted

@@ -1,0 +1,86 @@
+"""The training step: windows, backward, clipping, autocast."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from .base import Duty
+
+
+class TrainingDuty(Duty):
+    """What happens between a batch and the optimizer's step."""
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        return self._prepared.windows.num_steps
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the current micro-batch is its window's last."""
+        return self._prepared.windows.sync_gradients
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the current batch is its loader's last."""
+        return self._prepared.activity.at_end
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last step of an optimizer overflowed (fp16) and changed nothing."""
+        return any(optimizer.step_was_skipped for optimizer in self._prepared.optimizers)
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        return self._prepared.precision.scaler
+
+    def backward(self, loss: torch.Tensor, *, num_items: float | None = None, **options: Any) -> None:
+        """Backward of a micro-batch's mean loss, or of a sum over `num_items` items (tokens, say).
+
+        The gradient of an accumulation window is the mean over its micro-batches, or over all items of the window and
+        of all ranks. Outside accumulate(), a mean loss is divided by gradient_accumulation_steps.
+        """
+        self._prepared.backward(loss, num_items, **options)
+
+    def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
+        """A micro-batch of an accumulation window: inside, step() and zero_grad() act at the window's end alone."""
+        return self._prepared.accumulate(*models)
+
+    @contextmanager
+    def no_sync(self, *models: nn.Module) -> Iterator[None]:
+        """While inside, gradients stay on their rank."""
+        with ExitStack() as stack:
+            for model in models or self._prepared.models:
+                stack.enter_context(self._prepared.strategy.no_sync(model))
+            yield
+
+    def join_uneven_inputs(
+        self, joinables: Sequence[nn.Module], even_batches: bool | None = None
+    ) -> AbstractContextManager[None]:
+        """Train on different numbers of batches: a rank that has ended takes part in the others' communication.
+
+        Gradients of steps in which ranks have ended are still divided by the number of all ranks.
+        """
+        return self._prepared.join(joinables, even_batches)
+
+    def train_step(self, batch: Any, forward: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+        """Forward and backward of one micro-batch, as the strategy does it; returns the detached loss."""
+        return self._prepared.strategy.train_step(batch, forward=forward, backward=self.backward)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """For computations outside a prepared model's forward, which is autocast by itself."""
+        return self._prepared.precision.autocast()
+
+    def unscale_gradients(self) -> None:
+        self._prepared.clipper.unscale()
+
+    def clip_grad_norm_(
+        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float = 2.0
+    ) -> torch.Tensor:
+        """Clip the finished window's gradients to a total norm; returns the true norm before."""
+        return self._prepared.clipper.clip_norm(parameters, max_norm, norm_type)
+
+    def clip_grad_value_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
+        self._prepared.clipper.clip_value(parameters, clip_value)
