@@ -8,8 +8,9 @@ from torch import nn
 
 from .checkpoint.checkpointer import Checkpointer
 from .checkpoint.directory import newest_checkpoint, prune
-from .checkpoint.export import save_weights
+from .checkpoint.export import parse_size, write_weights
 from .checkpoint.manifest import saved_rng_ranks
+from .checkpoint.weights import secondary_names, sharded_weights, weights_of
 from .errors import CheckpointError, UsageError
 from .options import ProjectConfiguration
 from .prepared import Prepared
@@ -83,13 +84,38 @@ class StateSaver:
         self._reporter.event("checkpoint_loaded", path=str(directory.absolute()), rng_ranks=saved_rng_ranks(directory))
         return directory
 
-    def save_weights(self, model: nn.Module, directory: Path, *, safe: bool) -> None:
+    def save_weights(self, model: nn.Module, directory: Path, *, max_shard_size: int | str, safe: bool) -> None:
         """Write a model's weights on the main process; all ranks call it, or it alone where the state is replicated."""
-        replicated, state = self._prepared.strategy.replicated, self._prepared.state
-        if not replicated or state.is_main_process:
-            weights = self.gather_weights(model, "save_model")
-            if state.is_main_process:
-                save_weights(weights, directory, safe=safe)
+        parse_size(max_shard_size)
+        state = self._prepared.state
+        if self._prepared.strategy.replicated and not state.is_main_process:
+            return
+        self._checkpointer.meet_if_sharded("save_model")
+        inner = self._prepared.strategy.unwrap_model(model)
+        gathered = sharded_weights(inner)
+        if gathered is None:
+            gathered = weights_of(self._prepared.strategy.state_dict(model), secondary=secondary_names(inner))
+        weights, rest = gathered
+        failed: CheckpointError | None = None
+        if state.is_main_process:
+            try:
+                write_weights(weights, directory, rest=rest, max_shard_size=max_shard_size, safe=safe)
+            except CheckpointError as error:
+                failed = error
+        else:
+            for weight in weights:
+                weight.read()
+        self._agree_on(failed)
+
+    def _agree_on(self, failed: CheckpointError | None) -> None:
+        """Let the ranks that gathered together end alike."""
+        guard, replicated = self._prepared.state.guard, self._prepared.strategy.replicated
+        if guard is not None and not replicated:
+            reasons = guard.meet("save_model's end", details=str(failed) if failed else None)
+            if failed is None and reasons[0]:
+                raise CheckpointError(f"rank 0 could not save: {reasons[0]}", next_step="see rank 0's log")
+        if failed is not None:
+            raise failed
 
     def gather_weights(self, model: nn.Module, operation: str) -> dict[str, Any]:
         """The whole tensors of a model.

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from ..checkpoint.export import DEFAULT_SHARD_SIZE
 from .base import Duty
 
 
@@ -37,9 +38,23 @@ class CheckpointDuty(Duty):
         """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path."""
         return self._saver.load(input_dir)
 
-    def save_model(self, model: nn.Module, save_directory: str | Path, safe_serialization: bool = True) -> None:
-        """Write the weights alone, on the main process: model.safetensors where safetensors is installed."""
-        self._saver.save_weights(model, Path(save_directory), safe=safe_serialization)
+    def save_model(
+        self,
+        model: nn.Module,
+        save_directory: str | Path,
+        max_shard_size: int | str = DEFAULT_SHARD_SIZE,
+        safe_serialization: bool = True,
+    ) -> None:
+        """Write the weights alone, on the main process: model.safetensors, or shards with an index.
+
+        Args:
+            max_shard_size: bytes, or "5GB", "500MiB"; what is larger is split over several files.
+            safe_serialization: False, or no safetensors installed, writes pytorch_model.bin instead.
+
+        Raises:
+            CheckpointError: they could not be written; a former export is intact.
+        """
+        self._saver.save_weights(model, Path(save_directory), max_shard_size=max_shard_size, safe=safe_serialization)
 
     def get_state_dict(self, model: nn.Module) -> dict[str, Any]:
         """Whole tensors; where the model is sharded, on the main process alone (all ranks call it)."""
