@@ -11,6 +11,8 @@ SETUP_LOG := .venv/setup.log
 # Test processes at once: most tests wait for processes of their own, so there may be more than cores.
 WORKERS ?= 4
 
+BENCHMARKS ?= mcp_start training
+
 # The first of these that starts, is new enough and can make virtual environments; PYTHON=... overrides.
 CANDIDATES := python3.11 /usr/bin/python3.11 python3.12 python3.13 python3.14 python3
 PROBE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
@@ -22,7 +24,7 @@ help:
 	@echo "make test    run the tests (COV=1: with coverage, subprocesses included)"
 	@echo "make check   formatting, lint, types, layers"
 	@echo "make format  put the formatting right"
-	@echo "make bench   start-up time of the server against a bare one"
+	@echo "make bench   measure against bare torch, torchrun, accelerate and a bare server"
 	@echo "make soak    the large counts; takes long"
 
 $(READY): pyproject.toml constraints.txt
@@ -74,7 +76,8 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 bench: $(READY)
-	@$(BIN)/python benchmarks/mcp_start.py
+	@failed=; for part in $(BENCHMARKS); do $(BIN)/python benchmarks/$$part.py || failed="$$failed $$part"; echo; done; \
+	[ -z "$$failed" ] || { echo "goals missed in:$$failed" >&2; exit 1; }
 
 soak: $(READY)
 	@$(BIN)/python -m pytest -m soak $(ARGS)

@@ -9,7 +9,6 @@ slows both. The ratio counts, the seconds do not. Exits with 1 if the ratio is o
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -17,9 +16,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from machine import describe_machine
 
 HERE = Path(__file__).resolve().parent
 CLIENT = {"name": "bench", "version": "0"}
@@ -51,7 +51,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         ours, bare = servers(Path(scratch))
         measure((bare, ours), rounds=options.rounds)
-    print(machine())
+    print(describe_machine("mcp", "pydantic", "sqlalchemy"))
     worst = 0.0
     for era in ours.seconds:
         ratio = statistics.median(ours.seconds[era]) / statistics.median(bare.seconds[era])
@@ -125,11 +125,6 @@ def ask(process: "subprocess.Popen[str]", message: dict[str, Any]) -> dict[str, 
 
 def spread(seconds: Sequence[float]) -> str:
     return f"{statistics.median(seconds):.3f} s (n={len(seconds)}, {min(seconds):.3f} to {max(seconds):.3f})"
-
-
-def machine() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("mcp", "pydantic", "sqlalchemy"))
-    return f"Python {platform.python_version()}, {packages}, {os.cpu_count()} CPUs, {platform.system()}"
 
 
 if __name__ == "__main__":
