@@ -7,7 +7,7 @@ fails or is killed leaves the former export as it was.
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -123,8 +123,7 @@ def write_weights(
         for number, shard in enumerate(shards, start=1):
             path = directory / f".{form.shard(number, len(shards))}.{os.getpid()}.tmp"
             written.append(path)
-            tensors = {weight.name: weight.read() for weight, _ in zip(shard, pending, strict=False)}
-            _write_shard(path, tensors, shard, rest=rest if number == 1 else None, form=form)
+            _write_shard(path, _read(shard, pending), shard, rest=rest if number == 1 else None, form=form)
         return _put_in_place(directory, written, shards, form)
     except (OSError, RuntimeError, ValueError) as error:
         raise CheckpointError(
@@ -137,6 +136,11 @@ def write_weights(
                 path.unlink()
         for weight in pending:
             weight.read()
+
+
+def _read(shard: list[Weight], pending: Iterator[Weight]) -> dict[str, torch.Tensor]:
+    """Not kept in a variable of the caller's: it must be gone when the next shard is read."""
+    return {weight.name: weight.read() for weight, _ in zip(shard, pending, strict=False)}
 
 
 def _write_shard(
