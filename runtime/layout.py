@@ -75,6 +75,11 @@ class RunLayout:
         return self.root / "code"
 
     @property
+    def manifests(self) -> Path:
+        """The files of declared data directories, by the manifest's digest; absent where none is declared."""
+        return self.root / "manifests"
+
+    @property
     def python_path(self) -> Path:
         """Holds a link to our `runtime` alone: what workers and their spawned children import it from."""
         return self.root / "python"
@@ -100,6 +105,11 @@ class RunLayout:
     def engine_log(self) -> Path:
         """What the launcher's engine (torchrun, srun) itself printed."""
         return self.logs / "engine.log"
+
+    @property
+    def engine_scratch(self) -> Path:
+        """Where torchrun makes its own folders, which would else stay behind in the temporary directory."""
+        return self.logs / "torchrun"
 
     def attempt(self, number: int) -> Path:
         """What the engine and the ranks said of the failures of a job that was then restarted; from 1."""

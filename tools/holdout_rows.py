@@ -10,7 +10,7 @@ from typing import Any
 from runtime.config.digest import digest_file
 from runtime.config.plan import DataFile, Evaluation, TrainingPlan
 from runtime.layout import RunLayout
-from runtime.snapshots.snapshot import data_drift
+from runtime.snapshots.data_manifest import data_drift
 
 from .data_files import read_columns
 from .domain.errors import InvalidInput

@@ -7,14 +7,16 @@ from pathlib import Path
 import rfc8785
 from pydantic import ValidationError
 
-from runtime.config.order import LaunchOrder, Lease, OutsideModule, RunKind
+from runtime.config.order import CostLimit, LaunchOrder, Lease, OutsideModule, RunKind
 from runtime.config.plan import TrainingPlan
 from runtime.files import write_atomic, write_json_atomic
 from runtime.launchers.base import Launcher
 from runtime.layout import RunLayout
+from runtime.snapshots.data_manifest import FOLDER, read_manifest, store_manifest
 from runtime.snapshots.snapshot import materialise
 
 from .domain.reports import EnvironmentReport
+from .leftovers import mark_preparing
 
 
 def prepare_run(
@@ -28,6 +30,8 @@ def prepare_run(
     lease: Lease | None,
     outside_modules: tuple[OutsideModule, ...] | None = None,
     secret_key: Path | None = None,
+    cost: CostLimit | None = None,
+    member: int | None = None,
 ) -> RunLayout:
     """Make the run directory: code, work, plan.json, and launch.json last.
 
@@ -36,6 +40,8 @@ def prepare_run(
         snapshots: where validate_inputs keeps the copies of code.
         outside_modules: what the smoke run loaded from elsewhere, for the supervisor to compare again.
         secret_key: the file of the key under which the plan's secret values are hashed.
+        cost: the most that the run may cost, by its price; None: no price is known.
+        member: of a sweep: which of the plan's argument sets, the first being 1.
         lease: the process without which a smoke run ends; None for a run that outlives the server.
 
     Raises:
@@ -44,17 +50,21 @@ def prepare_run(
     """
     layout = RunLayout(directory)
     directory.mkdir(mode=0o700, parents=True)
+    mark_preparing(directory)
     for folder in (layout.work, layout.logs, layout.checkpoints):
         folder.mkdir()
     materialise(plan.code, snapshots, layout.code)
+    _copy_manifests(plan, snapshots / FOLDER, layout)
     write_atomic(layout.plan, rfc8785.dumps(plan.model_dump(mode="json")))
     order = LaunchOrder(
         run_id=run_id,
         kind=kind,
         plan_digest=plan.digest,
-        spec=launcher.render(plan, layout, run_id=run_id, kind=kind),
+        spec=launcher.render(plan.of_member(member), layout, run_id=run_id, kind=kind),
         wall_time_s=plan.smoke.wall_time_s if kind == "smoke" else plan.ceilings.wall_time_s,
         disk_bytes=plan.ceilings.disk_bytes,
+        cost=cost,
+        member=member,
         lease=lease,
         outside_modules=outside_modules,
         secret_key=str(secret_key) if secret_key and plan.inherited_hashes else "",
@@ -62,6 +72,13 @@ def prepare_run(
     )
     write_json_atomic(layout.launch, order.model_dump(mode="json"))
     return layout
+
+
+def _copy_manifests(plan: TrainingPlan, store: Path, layout: RunLayout) -> None:
+    """What the prologue compares the files of data directories with; without it a directory counts as a whole."""
+    for file in plan.data:
+        if file.num_files is not None and (entries := read_manifest(store, file.sha256)) is not None:
+            store_manifest(layout.manifests, entries)
 
 
 def discard_run(layout: RunLayout) -> None:

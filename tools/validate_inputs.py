@@ -17,6 +17,7 @@ from runtime.config.plan import (
 )
 from runtime.env import current_environment
 from runtime.errors import ForerunError
+from runtime.snapshots.data_manifest import FOLDER, store_manifest
 from runtime.snapshots.secret_values import keyed_hash, load_key
 from runtime.snapshots.snapshot import collect, store
 
@@ -306,7 +307,7 @@ def _ask(draft: _Draft, has_evaluation: bool) -> None:
 
 def _build(draft: _Draft, roots: AllowedRoots, snapshot_store: Path) -> TrainingPlan | None:
     """The plan, if nothing stands against it."""
-    data = digest_all(draft.data, draft.notes) if not draft.notes.has_errors else ()
+    data, manifests = digest_all(draft.data, draft.notes) if not draft.notes.has_errors else ((), [])
     code = _collect_code(draft, roots) if draft.source is not None and not draft.source.syntax_error else None
     if draft.notes.has_errors or draft.questions or code is None or draft.facts is None:
         return None
@@ -314,6 +315,8 @@ def _build(draft: _Draft, roots: AllowedRoots, snapshot_store: Path) -> Training
         return None
     try:
         store(code, snapshot_store)
+        for entries in manifests:
+            store_manifest(snapshot_store / FOLDER, entries)
     except (ForerunError, OSError) as error:
         draft.notes.error("code_not_stored", f"the code could not be copied: {error}", "validate again")
         return None

@@ -1,7 +1,6 @@
 """The MCP server object, for both protocol eras; and serving it over stdin and stdout."""
 
 import inspect
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from agent_server.container import Container
     from agent_server.settings import Settings
     from tools.domain.paths import AllowedRoots
-
-_log = logging.getLogger("forerun")
 
 # Frozen: names, order and meaning.
 TOOL_NAMES = (
@@ -117,20 +114,14 @@ def serve(settings: "Settings", roots: "AllowedRoots") -> None:
 
     def build() -> "Container":
         from agent_server.container import build as build_container  # deferred: the store, SQLAlchemy, crypto
+        from agent_server.upkeep import Upkeep
 
         container = build_container(settings, roots)
-        start_thread(lambda: _catch_up(container), name="forerun-reconcile")
+        upkeep = Upkeep(container.store, container.reconciler, settings)
+        start_thread(lambda: upkeep.keep(threading.Event()), name="forerun-upkeep")
         return container
 
     run_until_the_client_is_gone(build_server(_once(build), lifespan=last_words))
-
-
-def _catch_up(container: "Container") -> None:
-    """What an earlier server left half done is finished when the first tool is called."""
-    try:
-        container.reconciler.reconcile_all()
-    except ForerunError as error:
-        _log.warning("reconciling failed: %s", error)
 
 
 def _once(build: "Callable[[], Container]") -> "Callable[[], Container]":

@@ -50,6 +50,14 @@ class NodeGroup(Frozen):
     facts: dict[str, Any] = Field(default={}, description="versions and code, which must be equal on all nodes")
 
 
+class CostLimit(Frozen):
+    """The most that the whole job may cost, by its price for an hour; retries are within it. Decimal texts."""
+
+    most: str = Field(pattern=r"^\d+(\.\d+)?$")
+    hourly_rate: str = Field(pattern=r"^\d+(\.\d+)?$", description="of all devices or nodes together")
+    currency: str
+
+
 class LaunchOrder(Frozen):
     """Everything the supervisor needs beside plan.json."""
 
@@ -60,6 +68,8 @@ class LaunchOrder(Frozen):
     wall_time_s: float = Field(gt=0)
     grace_s: float = Field(default=10.0, ge=0, description="between SIGTERM and SIGKILL")
     disk_bytes: int = Field(gt=0)
+    cost: CostLimit | None = Field(default=None, description="None: no price is known, other limits alone count")
+    member: int | None = Field(default=None, ge=1, description="of a sweep: which of the plan's argument sets")
     lease: Lease | None = None
     outside_modules: tuple[OutsideModule, ...] | None = Field(
         default=None, description="what the smoke run loaded from outside, compared again; None: not recorded"

@@ -1,11 +1,12 @@
 """TrainingPlan: all that decides what a run does. `plan_digest` covers exactly this."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from .digest import digest_json
 
+MOST_SWEEP_RUNS = 64
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -44,13 +45,17 @@ DataRole = Literal["train", "validation", "holdout", "other"]
 
 
 class DataFile(Frozen):
-    """One declared data file. `mode` says whether the digest covers every byte."""
+    """One declared data file or directory. `mode` says whether the digest covers every byte.
+
+    A directory's digest covers the manifest of its files (runtime.snapshots.data_manifest).
+    """
 
     role: DataRole
     path: str = Field(description="absolute path")
     size_bytes: int = Field(ge=0)
     sha256: Digest
     mode: Literal["full", "sampled"] = "full"
+    num_files: int | None = Field(default=None, description="of a directory; None: a file")
 
 
 class Interpreter(Frozen):
@@ -120,6 +125,11 @@ class TrainingPlan(Frozen):
 
     schema_version: Literal[1] = 1
     argv: tuple[str, ...] = Field(description="arguments of the script in the full run; {run_dir} expands")
+    sweep: tuple[tuple[str, ...], ...] = Field(
+        default=(),
+        max_length=MOST_SWEEP_RUNS,
+        description="argument sets, one full run each, of which argv is the first; empty: one run with argv",
+    )
     environment: dict[str, str] = Field(description="the job's whole environment, less what the launcher sets")
     inherited: tuple[str, ...] = Field(default=(), description="secret variables passed by name, values never stored")
     inherited_hashes: dict[str, str] = Field(
@@ -136,8 +146,35 @@ class TrainingPlan(Frozen):
     ceilings: Ceilings
     settings: tuple[Setting, ...] = ()
 
+    @model_validator(mode="after")
+    def _sweep_fits(self) -> Self:
+        if self.sweep and (len(self.sweep) < 2 or len(set(self.sweep)) < len(self.sweep) or self.sweep[0] != self.argv):
+            raise ValueError("a sweep has at least two argument sets, all different, and argv is the first of them")
+        return self
+
     @property
     def digest(self) -> str:
         """plan_digest: SHA-256 over RFC 8785 JSON of the whole plan."""
-        later = {"inherited_hashes"} if not self.inherited_hashes else None  # older plans keep their digest
-        return digest_json(self.model_dump(mode="json", exclude=later))
+        later = {name for name in ("inherited_hashes", "sweep") if not getattr(self, name)}
+        content = self.model_dump(mode="json", exclude=later or None)  # older plans keep their digest
+        for file in content["data"]:
+            if file["num_files"] is None:
+                del file["num_files"]
+        return digest_json(content)
+
+    @property
+    def num_runs(self) -> int:
+        """How many full runs one approval of this plan covers."""
+        return len(self.sweep) or 1
+
+    def of_member(self, member: int | None) -> "TrainingPlan":
+        """What one run of a sweep carries out, the first being 1; the plan itself for None. Its digest is its own.
+
+        Raises:
+            ValueError: the sweep has no such member.
+        """
+        if member is None:
+            return self
+        if not 1 <= member <= len(self.sweep):
+            raise ValueError(f"member {member} of a sweep of {len(self.sweep)}")
+        return self.model_copy(update={"argv": self.sweep[member - 1], "sweep": ()})

@@ -1,25 +1,18 @@
 """The user's code as content: listed, stored under its digest, copied read-only into a run, compared again later."""
 
 import contextlib
-import hashlib
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from ..config.digest import digest_entries, digest_file
-from ..config.plan import CodeFile, CodeSnapshot, DataFile, TrainingPlan
+from ..config.plan import CodeFile, CodeSnapshot, TrainingPlan
 from ..errors import ConfigurationError, ForerunError, LaunchError
 from ..files import fsync_directory
 from .code_listing import list_code
-
-DataMode = Literal["full", "sampled"]
-_FULL_LIMIT_BYTES = 4 * 2**30
-_SAMPLE_BYTES = 2**20
-_NUM_SAMPLES = 64
+from .data_manifest import data_drift, why
 
 
 def collect(
@@ -100,31 +93,15 @@ def code_drift(snapshot: CodeSnapshot, tree: Path) -> list[str]:
     return sorted(lines)
 
 
-def data_drift(data: Sequence[DataFile]) -> list[str]:
-    """How the declared data files differ from the plan, a line a file."""
-    lines = []
-    for file in data:
-        try:
-            size, digest, _ = data_digest(Path(file.path), mode=file.mode)
-        except (OSError, ForerunError) as error:
-            lines.append(f"data {file.role} {file.path}: {_why(error)}")
-            continue
-        if size != file.size_bytes:
-            lines.append(f"data {file.role} {file.path}: size {file.size_bytes} -> {size} bytes")
-        elif digest != file.sha256:
-            lines.append(f"data {file.role} {file.path}: content changed ({file.sha256[:12]} -> {digest[:12]})")
-    return lines
-
-
-def origin_drift(plan: TrainingPlan) -> list[str]:
-    """How the working tree and the data differ from the plan now, a line a file."""
+def origin_drift(plan: TrainingPlan, *, manifests: Path | None = None) -> list[str]:
+    """How the working tree and the data differ from the plan now, a line a file; `manifests` as in data_drift."""
     try:
         now, _ = collect(
             Path(plan.code.origin) / plan.code.entry,
             data_paths=[Path(file.path) for file in plan.data],
         )
     except ForerunError as error:
-        return [f"code {plan.code.entry}: {_why(error)}", *data_drift(plan.data)]
+        return [f"code {plan.code.entry}: {why(error)}", *data_drift(plan.data, manifests=manifests)]
     before, after = ({file.path: file for file in code.files} for code in (plan.code, now))
     lines = [f"code {path}: missing" for path in before if path not in after]
     lines += [f"code {path}: not part of the plan" for path in after if path not in before]
@@ -132,47 +109,7 @@ def origin_drift(plan: TrainingPlan) -> list[str]:
         lines += _compare(before[path], after[path])
     if now.origin != plan.code.origin:
         lines.append(f"code: the tree now begins at {now.origin}, not at {plan.code.origin}")
-    return sorted(lines) + data_drift(plan.data)
-
-
-def data_digest(path: Path, *, mode: DataMode | None = None) -> tuple[int, str, DataMode]:
-    """Size in bytes, SHA-256 and whether it covers every byte of a data file or of a directory's files.
-
-    Beyond 4 GiB a file is sampled: its size, 64 evenly spaced pieces of 1 MiB, the first and last bytes among them.
-
-    Args:
-        mode: how to digest; None chooses by size.
-
-    Raises:
-        OSError: it cannot be read.
-        ConfigurationError: it is neither a file nor a directory.
-    """
-    if path.is_dir():
-        return _directory_digest(path, mode)
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigurationError(f"{path} is no regular file", allowed="a file or a directory of files")
-    size = status.st_size
-    chosen: DataMode = mode or ("full" if size <= _FULL_LIMIT_BYTES else "sampled")
-    return size, digest_file(path) if chosen == "full" else _sampled_digest(path, size), chosen
-
-
-def _directory_digest(path: Path, mode: DataMode | None) -> tuple[int, str, DataMode]:
-    files = [(relative, file) for relative, file in _walk(path) if file.is_file()]
-    size = sum(file.stat().st_size for _, file in files)
-    chosen: DataMode = mode or ("full" if size <= _FULL_LIMIT_BYTES else "sampled")
-    entries = [(relative, data_digest(file, mode=chosen)[1], False) for relative, file in files]
-    return size, digest_entries(entries), chosen
-
-
-def _sampled_digest(path: Path, size: int) -> str:
-    digest = hashlib.sha256(str(size).encode())
-    last = max(0, size - _SAMPLE_BYTES)
-    with path.open("rb") as handle:
-        for index in range(_NUM_SAMPLES):
-            handle.seek(last * index // (_NUM_SAMPLES - 1))
-            digest.update(handle.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
+    return sorted(lines) + data_drift(plan.data, manifests=manifests)
 
 
 def _code_file(relative: str, path: Path) -> CodeFile:
@@ -248,7 +185,7 @@ def _file_drift(file: CodeFile, path: Path) -> list[str]:
     try:
         now = _code_file(file.path, path)
     except OSError as error:
-        return [f"code {file.path}: {_why(error)}"]
+        return [f"code {file.path}: {why(error)}"]
     return _compare(file, now)
 
 
@@ -261,11 +198,3 @@ def _compare(before: CodeFile, after: CodeFile) -> list[str]:
     if before.executable != after.executable:
         return [f"code {before.path}: {'no longer' if before.executable else 'now'} executable"]
     return []
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "missing"
-    if isinstance(error, OSError):
-        return f"cannot be read ({error.strerror})"
-    return str(error)

@@ -1,6 +1,7 @@
 """What the supervisor checks before it starts a job: that what will run is what was planned, byte for byte."""
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
 from ..config.order import LaunchOrder
@@ -10,8 +11,9 @@ from ..errors import ForerunError, LaunchError
 from ..launchers.registry import get_launcher
 from ..layout import RunLayout
 from ..run_files import read_plan
+from ..snapshots.data_manifest import data_drift
 from ..snapshots.secret_values import secret_drift
-from ..snapshots.snapshot import code_drift, data_drift
+from ..snapshots.snapshot import code_drift
 from ..snapshots.surroundings import module_drift, package_drift
 
 
@@ -32,7 +34,7 @@ def check_plan(layout: RunLayout, order: LaunchOrder) -> TrainingPlan:
     differences = [
         *_order_differences(plan, layout, order),
         *code_drift(plan.code, layout.code),
-        *data_drift(plan.data),
+        *data_drift(plan.data, manifests=layout.manifests),
         *_interpreter_differences(plan),
         *module_drift(order.outside_modules or ()),
         *secret_drift(plan, current_environment(), Path(order.secret_key) if order.secret_key else None),
@@ -48,10 +50,15 @@ def check_plan(layout: RunLayout, order: LaunchOrder) -> TrainingPlan:
 def _order_differences(plan: TrainingPlan, layout: RunLayout, order: LaunchOrder) -> list[str]:
     """launch.json is not covered by the plan's digest, so it must say no more than the plan gives."""
     try:
-        spec = get_launcher(plan.layout.launcher).render(plan, layout, run_id=order.run_id, kind=order.kind)
+        carried_out = plan.of_member(order.member)
+        spec = get_launcher(plan.layout.launcher).render(carried_out, layout, run_id=order.run_id, kind=order.kind)
+    except ValueError as error:
+        return [f"launch.json: {error}"]
     except ForerunError as error:
         return [str(error)]
     lines = []
+    if plan.sweep and order.member is None and order.kind != "smoke":
+        lines.append("launch.json: it names none of the plan's argument sets")
     if spec != order.spec:
         fields = [name for name in type(spec).model_fields if getattr(spec, name) != getattr(order.spec, name)]
         lines.append(f"launch.json: {', '.join(fields)} differ from what the plan gives")
@@ -63,6 +70,9 @@ def _order_differences(plan: TrainingPlan, layout: RunLayout, order: LaunchOrder
         lines.append(f"launch.json: {order.max_restarts} restarts are above the plan's {max_restarts}")
     if order.disk_bytes > plan.ceilings.disk_bytes:
         lines.append(f"launch.json: disk {order.disk_bytes} bytes is above the plan's {plan.ceilings.disk_bytes}")
+    share = None if plan.ceilings.cost is None else Decimal(repr(plan.ceilings.cost)) / plan.num_runs
+    if share is not None and order.kind != "smoke" and (order.cost is None or Decimal(order.cost.most) > share):
+        lines.append(f"launch.json: cost {order.cost and order.cost.most} is above the plan's {share} for one run")
     return lines
 
 

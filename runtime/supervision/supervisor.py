@@ -30,6 +30,7 @@ from ..records import append_event
 from ..run_files import claim_run, read_cancel, read_heartbeat, read_order, take_over, write_model
 from .endings import Ending, Stop
 from .interrupts import Interrupts
+from .limits import limit_reached, may_save
 from .node_link import NodeLink
 from .outcome import read_outcome, signal_name
 from .preflight import find_place
@@ -304,12 +305,8 @@ class Supervisor:
         if order.lease is not None and lease_is_near and not alive(order.lease.pid, order.lease.start_ticks):
             gone = f"the server that held the lease (process {order.lease.pid}) is gone"
             return Stop("cancelled", gone, sigterm, min(grace_s, _LEASE_GRACE_S))
-        if self._pulse.elapsed_s > order.wall_time_s:
-            limit = f"wall time limit of {order.wall_time_s:g} s reached"
-            return Stop("stopped_at_limit", limit, sigterm, grace_s, may_save=True)
-        if self._pulse.disk_bytes > order.disk_bytes:
-            used = f"{self._pulse.disk_bytes} bytes used of {order.disk_bytes}"
-            return Stop("stopped_at_limit", f"disk limit reached: {used}", sigterm, grace_s)
+        if limit := limit_reached(order, elapsed_s=self._pulse.elapsed_s, disk_bytes=self._pulse.disk_bytes):
+            return Stop("stopped_at_limit", limit, sigterm, grace_s, may_save=may_save(limit))
         return None
 
     def _other_nodes(self) -> Stop | None:

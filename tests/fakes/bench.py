@@ -11,7 +11,8 @@ from agent_server.reconciler import Reconciler
 from agent_server.settings import Settings
 from agent_server.store.sql import SqlStore
 from runtime.config.plan import Ceilings, DataFile, Interpreter, ProcessLayout, SmokeSettings, TrainingPlan
-from runtime.snapshots.snapshot import collect, data_digest
+from runtime.snapshots.data_manifest import data_digest
+from runtime.snapshots.snapshot import collect
 from runtime.snapshots.snapshot import store as store_code
 from tests.fakes.approvals import Clock, Human, cost_estimate, open_store, smoke_result
 from tests.fakes.launcher import TestLauncher

@@ -7,7 +7,7 @@ from typing import get_args
 
 from runtime.config.plan import DataFile, DataRole
 from runtime.errors import ForerunError
-from runtime.snapshots.snapshot import data_digest
+from runtime.snapshots.data_manifest import ManifestEntry, describe_data
 
 from ..data_files import DataFileReport, inspect_data_file
 from ..domain.errors import InvalidInput
@@ -91,16 +91,19 @@ def inspect_all(data: DeclaredData, notes: Notes, *, id_columns: Sequence[str]) 
             notes.add(level, "more_findings", f"{role} {path.name}: {len(rest)} more findings of this kind")  # type: ignore[arg-type]  # one of the two literals
 
 
-def digest_all(data: DeclaredData, notes: Notes) -> tuple[DataFile, ...]:
-    """The data manifest of the plan."""
-    found = []
+def digest_all(data: DeclaredData, notes: Notes) -> tuple[tuple[DataFile, ...], list[tuple[ManifestEntry, ...]]]:
+    """The data of the plan, and the manifest of each directory among them."""
+    found, manifests = [], []
     for role, path in data.roles:
         try:
-            size, digest, mode = data_digest(path)
+            file, entries = describe_data(role, path)
         except (OSError, ForerunError) as error:
             notes.error("data_unreadable", f"{role} data {path} cannot be digested: {error}", "check permissions")
             continue
-        if mode == "sampled":
-            notes.warning("data_sampled", f"{role} {path.name}: too large to digest whole; 64 pieces of it are")
-        found.append(DataFile(role=role, path=str(path), size_bytes=size, sha256=digest, mode=mode))
-    return tuple(found)
+        if file.mode == "sampled":
+            text = f"{role} {path.name}: {file.size_bytes} bytes are more than 4 GiB; of each file above 64 MiB only "
+            notes.warning("data_sampled", f"{text}size and 64 pieces of 1 MiB are covered")
+        found.append(file)
+        if file.num_files is not None:
+            manifests.append(entries)
+    return tuple(found), manifests

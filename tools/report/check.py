@@ -8,7 +8,7 @@ from typing import Any
 
 from runtime.config.digest import digest_file
 from runtime.errors import ForerunError
-from runtime.snapshots.snapshot import data_digest
+from runtime.snapshots.data_manifest import data_digest
 
 from ..domain.errors import Refused
 from ..signatures import verify

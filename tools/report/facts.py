@@ -11,7 +11,8 @@ from runtime.errors import ForerunError
 from runtime.layout import RunLayout
 from runtime.records import EventRecord, read_events
 from runtime.run_files import read_order
-from runtime.snapshots.snapshot import code_drift, data_drift
+from runtime.snapshots.data_manifest import data_drift
+from runtime.snapshots.snapshot import code_drift
 from runtime.snapshots.surroundings import read_outside_modules
 
 from ..domain.approval import ApproverKey
@@ -72,7 +73,7 @@ def gather(material: ReportMaterial) -> Facts:
         price_per_hour=price,
         signature_problems=_signature(material),
         code_changes=tuple(code_changes),
-        data_changes=tuple(data_drift(plan.data)) if plan else (),
+        data_changes=tuple(data_drift(plan.data, manifests=material.layout.manifests)) if plan else (),
         predictions_changed=_predictions_changed(material, inventory),
         outside_modules=read_outside_modules(material.layout),
         command=_command(material.layout, problems),

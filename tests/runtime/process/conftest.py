@@ -18,7 +18,8 @@ from runtime.launchers.local import LocalLauncher, run_environment
 from runtime.launchers.process import kill_marked, marked_pids
 from runtime.layout import RunLayout
 from runtime.run_files import read_claim, read_result, write_model
-from runtime.snapshots.snapshot import collect, data_digest, materialise, store
+from runtime.snapshots.data_manifest import data_digest
+from runtime.snapshots.snapshot import collect, materialise, store
 
 DEADLINE_S = 50.0
 _T = TypeVar("_T")

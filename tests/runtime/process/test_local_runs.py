@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runtime.config.order import CostLimit
 from runtime.launchers.local import LocalLauncher
 from runtime.records import read_events
 from runtime.run_files import read_order, request_cancel, write_model
@@ -312,6 +313,7 @@ DRIFT: dict[str, tuple[Callable[[Any], object], str]] = {
     "the command": (lambda run: _change_spec(run, argv=("rm", "-rf")), "launch.json: argv differ"),
     "the environment": (lambda run: _change_spec(run, environment={}), "launch.json: environment differ"),
     "the limits": (lambda run: _change_order(run, wall_time_s=9e9, disk_bytes=2**60), "wall time 9e+09 s is above"),
+    "a member of no sweep": (lambda run: _change_order(run, member=2), "launch.json: member 2 of a sweep of 0"),
     "no plan": (lambda run: run.layout.plan.unlink(), "plan.json is missing"),
 }
 
@@ -335,6 +337,28 @@ def test_the_prologue_names_what_changed(runs: Any, change: str) -> None:
     with pytest.raises(Exception, match="Next:") as caught:
         check_plan(run.layout, read_order(run.layout))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("most", [None, "4.5", "4.0"])
+def test_an_order_may_cost_no_more_than_the_plan(runs: Any, most: str | None) -> None:
+    """The plan's ceiling is of all runs of a sweep together."""
+    run = runs.planned("print('started')", args=("--lr", "1"))
+    ceilings = run.plan.ceilings.model_copy(update={"cost": 8.0, "currency": "EUR"})
+    plan = run.plan.model_copy(update={"ceilings": ceilings, "sweep": (("--lr", "1"), ("--lr", "2"))})
+    write_model(run.layout.plan, plan)
+    spec = LocalLauncher().render(plan.of_member(2), run.layout, run_id=run.run_id, kind="full")
+    cost = None if most is None else CostLimit(most=most, hourly_rate="1", currency="EUR")
+    _change_order(run, plan_digest=plan.digest, member=2, spec=spec, cost=cost)
+    if most == "4.0":
+        assert check_plan(run.layout, read_order(run.layout)) == plan
+        _change_order(run, member=1)
+        with pytest.raises(Exception, match="argv differ"):
+            check_plan(run.layout, read_order(run.layout))
+        _change_order(run, member=None)
+    with pytest.raises(
+        Exception, match="names none of the plan's argument sets" if most == "4.0" else "above the plan's 4"
+    ):
+        check_plan(run.layout, read_order(run.layout))
 
 
 def test_rendering_is_pure_and_smoke_runs_differ_by_arguments_and_steps(runs: Any) -> None:

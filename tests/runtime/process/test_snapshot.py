@@ -10,7 +10,8 @@ import pytest
 
 from runtime.config.plan import DataFile
 from runtime.errors import ConfigurationError, LaunchError
-from runtime.snapshots.snapshot import code_drift, collect, data_digest, data_drift, materialise, origin_drift, store
+from runtime.snapshots.data_manifest import data_digest, data_drift
+from runtime.snapshots.snapshot import code_drift, collect, materialise, origin_drift, store
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from runtime.config.order import CostLimit
 from runtime.launchers.local import LocalLauncher
 from runtime.procfs import alive, descendants, start_ticks
 from runtime.run_files import (
@@ -108,14 +109,33 @@ def test_what_a_finished_job_leaves_behind_is_ended_too(runs: Any) -> None:
     assert _all_gone(run, _pids_told(run))
 
 
-@pytest.mark.parametrize("limit", ["wall", "disk"])
+@pytest.mark.parametrize("limit", ["wall", "disk", "cost"])
 def test_a_limit_stops_the_job(runs: Any, limit: str) -> None:
     writer = "open('big', 'wb').write(b'x' * 20_000_000)\n" + SLEEP
-    order = {"wall_time_s": 1.5} if limit == "wall" else {"disk_bytes": 10_000_000}
-    result = runs.bare(writer, **order).submit().result(20.0)
+    orders: dict[str, dict[str, Any]] = {
+        "wall": {"wall_time_s": 1.5},
+        "disk": {"disk_bytes": 10_000_000},
+        "cost": {"cost": CostLimit(most="0.05", hourly_rate="120.00", currency="EUR")},  # reached after 1.5 s
+    }
+    result = runs.bare(writer, **orders[limit]).submit().result(20.0)
     assert result.state == "stopped_at_limit"
     assert f"{limit} " in result.reason
     assert result.exit_code is None
+
+
+def test_a_job_at_its_cost_is_told_to_save_first(runs: Any) -> None:
+    script = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))\n"
+        "child = os.fork()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    result = runs.bare(script, cost=CostLimit(most="0.05", hourly_rate="120.00", currency="EUR")).submit().result(20.0)
+    assert result.state == "stopped_at_limit"
+    assert result.signals_sent[0] == "SIGUSR1"
+    assert result.reason.startswith("cost limit of 0.05 EUR reached after ")
+    assert 1.5 <= result.elapsed_s < 15.0
 
 
 def test_a_lease_ends_with_the_process_that_holds_it(runs: Any, lease_of: Callable[[int], Any]) -> None:
