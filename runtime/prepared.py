@@ -19,6 +19,7 @@ from .optim.clipping import GradientClipper
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
 from .optim.window import AccumulationWindows, scale_gradients
+from .optim.window_state import WindowKeeper
 from .options import DataLoaderConfiguration, GradientAccumulationPlugin
 from .precision.base import Precision
 from .reporting import RunReporter
@@ -70,6 +71,9 @@ class Prepared:
             norm=strategy.clip_grad_norm,
             finish=self.finish_window,
             local_gradients=strategy.local_gradients,
+        )
+        self._keeper = WindowKeeper(
+            self.windows, self.optimizers, held=strategy.held_gradients, hold=strategy.hold_gradients
         )
         self._accumulation = accumulation
         self._configuration = loaders
@@ -218,6 +222,24 @@ class Prepared:
         for optimizer in self.optimizers:
             optimizer.zero_grad(discard=True)
 
+    def window_state(self) -> dict[str, Any] | None:
+        """What this rank holds for the next optimizer step (counts and its own gradients); None between windows.
+
+        Raises:
+            CheckpointError: the strategy cannot give it away.
+        """
+        forms = [(model, self.strategy.unwrap_model(model)) for model in self.models]
+        return self._keeper.take(forms, self._named_parameters())
+
+    def load_window_state(self, state: dict[str, Any] | None) -> None:
+        """Go on inside the window that window_state took down (see also optim.window_state.merge_windows).
+
+        Raises:
+            CheckpointError: it belongs to other models, optimizers or to another strategy.
+        """
+        self.forget_gradients()
+        self._keeper.put_back(state, self.models, self._named_parameters())
+
     def trains(self, loader: PreparedLoader) -> bool:
         """Whether a batch of this loader has had a backward."""
         return id(loader) in self._trained_loaders
@@ -279,6 +301,22 @@ class Prepared:
     def _restore_progress(self, state: dict[str, Any]) -> None:
         for optimizer, counts in zip(self.optimizers, state["optimizers"], strict=False):
             optimizer.num_steps, optimizer.num_skipped, optimizer.skipped_in_a_row = counts
+
+    def _named_parameters(self) -> dict[str, nn.Parameter]:
+        """All that can have a gradient: of the models by name, and of the optimizers by place."""
+        named = {
+            f"model_{index}.{name}": parameter
+            for index, model in enumerate(self.models)
+            for name, parameter in self.strategy.unwrap_model(model).named_parameters()
+        }
+        known = {id(parameter) for parameter in named.values()}
+        loose = {
+            f"optimizer_{index}.{place}": parameter
+            for index, optimizer in enumerate(self.optimizers)
+            for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
+            if id(parameter) not in known
+        }
+        return named | loose
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the window's models, and those of optimizers that belong to no prepared model."""

@@ -85,6 +85,16 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self._scaler.unscale_(self.optimizer)
         self._unscaled = True
 
+    @property
+    def has_waiting_gradients(self) -> bool:
+        """Whether a backward has added to gradients that no step has used yet."""
+        return not self._stepped and self._windows.backward_count > self._cleared_at
+
+    def expect_gradients(self, waiting: bool) -> None:
+        """Take it that the gradients are those of a backward before this step (or not)."""
+        self._cleared_at = self._windows.backward_count - waiting
+        self._stepped = self._unscaled = False
+
     def state_dict(self) -> dict[str, Any]:
         return self.optimizer.state_dict()
 

@@ -4,13 +4,14 @@ Gradients of a window are summed as they come. In its last micro-batch, whose pl
 last losses are scaled once: by 1 / number of micro-batches, or by ranks / number of items where losses are sums.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import UsageError
+from ..errors import CheckpointError, UsageError
 
 LocalGradients = Callable[[Iterable[nn.Parameter]], list[torch.Tensor]]
 
@@ -95,6 +96,45 @@ class AccumulationWindows:
     def leave(self) -> None:
         """End the micro-batch."""
         self._inside = False
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a window has begun and not ended."""
+        return any(window.micro_steps and not window.is_last for window in self._windows.values())
+
+    def state_dict(self, places: Mapping[int, int]) -> dict[str, Any]:
+        """The open windows as plain data.
+
+        Args:
+            places: by id, each model's place among the prepared ones.
+
+        Raises:
+            CheckpointError: a window's model is not among them.
+        """
+        kept = [(key, window) for key, window in self._windows.items() if window.micro_steps and not window.is_last]
+        foreign = [key for key, _ in kept if any(model not in places for model in key)]
+        if foreign:
+            raise CheckpointError(
+                "an open accumulation window belongs to a model that was not prepared",
+                allowed="accumulate() with what prepare() gave back",
+                next_step="pass the prepared model to accumulate(), or save when sync_gradients is true",
+            )
+        current = [place for place, (_, window) in enumerate(kept) if window is self._current]
+        counts = ("micro_steps", "contributed", "items")
+        windows = [{"models": [places[m] for m in key]} | {n: getattr(w, n) for n in counts} for key, w in kept]
+        return {"windows": windows, "current": current[0] if current else None}
+
+    def load_state_dict(self, state: Mapping[str, Any], models: Sequence[nn.Module]) -> None:
+        """The inverse of state_dict, with the prepared models in the same places."""
+        self.reset()
+        opened = []
+        for saved in state["windows"]:
+            key = tuple(id(models[place]) for place in saved["models"])
+            window = _Window(saved["micro_steps"], saved["contributed"], saved["items"])
+            self._windows[key] = window
+            opened.append(window)
+        self._current = None if state["current"] is None else opened[state["current"]]
+        self.backward_count += 1
 
     def loss_factor(self, parameters: Iterable[nn.Parameter], num_items: float | None) -> float:
         """What to multiply the next loss by; scales the gradients that the window already holds, if it is the time.

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..errors import CheckpointError
+
 
 @dataclass(frozen=True)
 class StrategyContext:
@@ -77,6 +79,22 @@ class Strategy(Protocol):
         """Forget gradients that wait for their reduction outside of `grad`."""
         ...
 
+    def held_gradients(self, parameters: Sequence[nn.Parameter]) -> list[dict[str, torch.Tensor]]:
+        """For each parameter, what this rank holds inside a window: `sum` (not reduced), `shard` (reduced), or nothing.
+
+        Raises:
+            CheckpointError: the strategy cannot give it away.
+        """
+        ...
+
+    def hold_gradients(self, parameters: Sequence[nn.Parameter], held: Sequence[dict[str, torch.Tensor]]) -> None:
+        """The inverse: go on inside the window with these.
+
+        Raises:
+            CheckpointError: they are of a kind that this strategy does not hold.
+        """
+        ...
+
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Average gradients over the ranks now: for a window whose last micro-batch had no backward."""
         ...
@@ -99,6 +117,7 @@ class Strategy(Protocol):
 class WholeModel:
     """What is common to strategies whose ranks hold the whole model as it is."""
 
+    name: str
     distributed_type = ""
     replicated = True
 
@@ -125,6 +144,15 @@ class WholeModel:
     def drop_local_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """All of them are in `grad`."""
 
+    def held_gradients(self, parameters: Sequence[nn.Parameter]) -> list[dict[str, torch.Tensor]]:
+        return [{} if parameter.grad is None else {"sum": parameter.grad} for parameter in parameters]
+
+    def hold_gradients(self, parameters: Sequence[nn.Parameter], held: Sequence[dict[str, torch.Tensor]]) -> None:
+        if any("shard" in gradient for gradient in held):
+            raise foreign_gradients(self.name)
+        for parameter, gradient in zip(parameters, held, strict=True):
+            parameter.grad = gradient["sum"].to(device=parameter.device, dtype=parameter.dtype, copy=True)
+
     def clip_grad_norm(self, parameters: Iterable[torch.Tensor], *, max_norm: float, norm_type: float) -> torch.Tensor:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
@@ -133,6 +161,15 @@ class WholeModel:
 
     def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state)
+
+
+def foreign_gradients(strategy: str) -> CheckpointError:
+    """For gradients of a window that another strategy has begun and this one cannot go on with."""
+    return CheckpointError(
+        f"the checkpoint lies inside an accumulation window whose gradients strategy {strategy} cannot hold",
+        allowed="the strategy with which it was saved",
+        next_step="resume with that strategy, or from a checkpoint between two optimizer steps",
+    )
 
 
 def forward_and_backward(

@@ -144,6 +144,12 @@ class Fsdp2Strategy:
         for root in self._roots:
             gradients.drop_unreduced_gradients(root, listed)
 
+    def held_gradients(self, parameters: Sequence[nn.Parameter]) -> list[dict[str, torch.Tensor]]:
+        return gradients.held_gradients(self._roots, parameters)
+
+    def hold_gradients(self, parameters: Sequence[nn.Parameter], held: Sequence[dict[str, torch.Tensor]]) -> None:
+        gradients.hold_gradients(self._roots, parameters, held)
+
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         wanted = {id(parameter) for parameter in parameters}
         for root in self._roots:

@@ -33,6 +33,40 @@ def drop_unreduced_gradients(root: nn.Module, parameters: Iterable[nn.Parameter]
             item._unsharded_param.grad = None
 
 
+def held_gradients(roots: Iterable[nn.Module], parameters: Sequence[nn.Parameter]) -> list[dict[str, torch.Tensor]]:
+    """For each parameter, `sum`: what waits for its reduction, and `shard`: this rank's part of what is reduced."""
+    records = _records(roots)
+    found: list[dict[str, torch.Tensor]] = []
+    for parameter in parameters:
+        held = {} if parameter.grad is None else {"shard": _local(parameter.grad)}
+        item = records.get(id(parameter))
+        waiting = [] if item is None else [item.unsharded_accumulated_grad, _unsharded_grad(item)]
+        sums = [_local(gradient) for gradient in waiting if gradient is not None]
+        if sums:
+            held["sum"] = sum(sums[1:], sums[0])
+        found.append(held)
+    return found
+
+
+def hold_gradients(
+    roots: Iterable[nn.Module], parameters: Sequence[nn.Parameter], held: Sequence[dict[str, torch.Tensor]]
+) -> None:
+    """The inverse."""
+    records = _records(roots)
+    for parameter, gradients in zip(parameters, held, strict=True):
+        item = records.get(id(parameter))
+        if "shard" in gradients:
+            whole = torch.zeros_like(parameter)
+            _local(whole).copy_(gradients["shard"])
+            parameter.grad = whole.detach()
+        if "sum" not in gradients:
+            continue
+        if item is None:
+            parameter.grad = gradients["sum"].to(device=parameter.device, dtype=parameter.dtype, copy=True)
+        else:
+            item.unsharded_accumulated_grad = gradients["sum"].to(device=item.device, copy=True)
+
+
 def reduce_now(root: nn.Module) -> None:
     """Reduce what is held, as the end of a backward would."""
     assert isinstance(root, FSDPModule)
@@ -84,6 +118,16 @@ def _sharded(root: nn.Module, parameters: Iterable[nn.Parameter]) -> list[Any]:
                 if id(item.sharded_param) in wanted or id(getattr(item, "_unsharded_param", None)) in wanted:
                     found.append(item)
     return found
+
+
+def _records(roots: Iterable[nn.Module]) -> dict[int, Any]:
+    """By the id of the sharded parameter, FSDP's own record of it."""
+    return {id(item.sharded_param): item for root in roots for item in _sharded(root, root.parameters())}
+
+
+def _unsharded_grad(item: Any) -> torch.Tensor | None:
+    unsharded = getattr(item, "_unsharded_param", None)
+    return None if unsharded is None else unsharded.grad
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
