@@ -1,10 +1,12 @@
 """Degrees of parallelism: all their arithmetic, validated in one place before any process group starts."""
 
 from dataclasses import dataclass, fields
-
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from typing import TYPE_CHECKING
 
 from .errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,10 @@ class ParallelDims:
         return " x ".join(f"{name} {value}" for name, value in parts)
 
 
-def data_parallel_mesh(dims: ParallelDims, device_type: str) -> DeviceMesh:
+def data_parallel_mesh(dims: ParallelDims, device_type: str) -> "DeviceMesh":
     """The mesh of resolved dims: one axis of shards, or replicas of shards. All ranks make it together."""
+    from torch.distributed.device_mesh import init_device_mesh  # here, because a launcher does without torch
+
     if dims.data_replicate == 1:
         return init_device_mesh(device_type, (dims.data_shard,), mesh_dim_names=("data_shard",))
     shape = (dims.data_replicate, dims.data_shard)

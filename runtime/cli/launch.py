@@ -15,6 +15,7 @@ from ..config.machines import node_group
 from ..config.resolve import Resolved, from_command_line, from_environment, resolve
 from ..env import current_environment
 from ..errors import ConfigurationError, ForerunError
+from ..masking import redact
 from .checks import Checked, check
 from .flags import LaunchCommand, misplaced, with_options
 from .foreground import HandLaunch, preview, run
@@ -96,12 +97,12 @@ def _misplaced_note(arguments: tuple[str, ...]) -> str:
     return f"{', '.join(words)} after the script: the script gets it; options of launch stand before the script"
 
 
-def as_is(text: str) -> str:
-    """The mask of a caller who has none: control characters become visible."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def masked(text: str) -> str:
+    """The mask of a caller who has none: secrets are hidden, control characters become visible."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in redact(text))
 
 
-def add_launch(app: typer.Typer, *, mask: Callable[[str], str] = as_is) -> None:
+def add_launch(app: typer.Typer, *, mask: Callable[[str], str] = masked) -> None:
     """Register `launch` with a command-line application; `mask` makes a text safe to show."""
     command = with_options(partial(launch, mask=mask), document=launch.__doc__)
     app.command("launch", cls=LaunchCommand, context_settings=LAUNCH_CONTEXT)(command)

@@ -93,7 +93,8 @@ def engine_command(
         num_processes: on this node.
         nodes: the engine's options on several nodes.
     """
-    options = ["--num-processes", str(num_processes), "--failures", str(layout.failures), "--grace", f"{grace_s:g}"]
+    options = ["--num-processes", str(num_processes), "--failures", str(layout.failures)]
+    options += ["--scratch", str(layout.engine_scratch), "--grace", f"{grace_s:g}"]
     if port is not None:
         options += ["--port", str(port)]
     options += nodes

@@ -1,6 +1,6 @@
 """Run by path in the plan's interpreter: torchrun's agent of one node, with a record of which rank died first.
 
-    torchrun_engine.py --num-processes N --failures FILE [--port P] [--grace S] [-m] -- SCRIPT ARGS
+    torchrun_engine.py --num-processes N --failures FILE --scratch DIR [--port P] [--grace S] [-m] -- SCRIPT ARGS
     ... --num-nodes M --node-rank R --address A --port P [--backend static|c10d] [--settings K=V,...]
 
 N is the number of processes of this node. R and A may be names of variables that hold them.
@@ -28,6 +28,8 @@ _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.02
 _LOOK_LATER_S = 2.0  # a rank that was over before it was seen is looked for less and less
 _LOOK_CLOSELY_FOR_S = 10.0
+_ONE_NODE = "forerun-one-node"
+_MONITOR_S = "0.03"  # between torchrun's looks at its ranks: its own 0.1 s is time lost at the end of each job
 
 
 def main() -> int:
@@ -36,6 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--num-processes", type=int, required=True)
     parser.add_argument("--failures", type=Path, required=True)
+    parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--port", type=int)
     parser.add_argument("--grace", type=float, default=10.0)
     parser.add_argument("--num-nodes", type=int, default=1)
@@ -54,20 +57,29 @@ def main() -> int:
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
     deaths = DeathWatch(options.num_processes, grace_s=options.grace)
     signal.signal(signal.SIGUSR1, lambda _number, _frame: deaths.ask_to_save())
+    code = 0
     try:
         _run(options, target, deaths)
     except SystemExit:
         raise
     except BaseException as error:
-        return _report(error, options.failures, deaths)
-    return 0
+        code = _report(error, options.failures, deaths)
+    if options.num_nodes == 1:  # nobody needs this process any more, and taking torch down takes a third of a second
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    return code
 
 
 def _run(options: argparse.Namespace, target: list[str], deaths: "DeathWatch") -> None:
     from torch.distributed import run as torchrun
 
     flags = ["--nproc-per-node", str(options.num_processes), "--max-restarts", "0", "--no-python"]
-    flags += ["--nnodes", str(options.num_nodes), *_rendezvous(options)]
+    flags += ["--nnodes", str(options.num_nodes), "--log-dir", str(options.scratch), *_rendezvous(options)]
+    if options.num_nodes == 1:
+        flags += ["--monitor-interval", _MONITOR_S]
+        _register_one_node()
     parsed = torchrun.parse_args([*flags, sys.executable])  # type: ignore[no-untyped-call]  # torch's own
     module = ["-m"] if options.module else []
     worker = [str(_WORKER), "--parent", str(os.getpid()), *module, *target]
@@ -79,7 +91,7 @@ def _run(options: argparse.Namespace, target: list[str], deaths: "DeathWatch") -
 def _rendezvous(options: argparse.Namespace) -> list[str]:
     """torchrun's flags on how the nodes find each other."""
     if options.port is None:
-        return ["--standalone", "--local-addr", "127.0.0.1"]
+        return ["--rdzv-backend", _ONE_NODE, "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "forerun"]
     own_address = [] if options.own_address is None else ["--local-addr", options.own_address]
     if options.backend == "static":
         rank = ["--rdzv-backend", "static", "--node-rank", str(options.node_rank)]
@@ -89,6 +101,34 @@ def _rendezvous(options: argparse.Namespace) -> list[str]:
     endpoint = f"{options.address}:{options.port}"
     names = ["--rdzv-backend", "c10d", "--rdzv-id", f"forerun-{options.port}"]
     return [*names, "--rdzv-endpoint", endpoint, "--rdzv-conf", settings, *own_address]
+
+
+def _register_one_node() -> None:
+    """Teach torchrun a rendezvous for one node: static, on a port that the kernel chooses when the store is made.
+
+    --standalone does the same by c10d's rounds, which cost a quarter of a second; a port chosen beforehand may be
+    somebody else's by then.
+    """
+    from datetime import timedelta
+
+    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+    class OneNode(StaticTCPRendezvous):
+        def get_backend(self) -> str:
+            return _ONE_NODE
+
+        def next_rendezvous(self) -> RendezvousInfo:
+            store = TCPStore(self.master_addr, 0, 1, True, timedelta(seconds=600), multi_tenant=True)
+            place = RendezvousStoreInfo(self.master_addr, store.port)
+            return RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, place)
+
+    def make(parameters: RendezvousParameters) -> OneNode:
+        return OneNode("127.0.0.1", 0, 0, 1, parameters.run_id, 600)
+
+    rendezvous_handler_registry.register(_ONE_NODE, make)
 
 
 class DeathWatch(threading.Thread):
