@@ -67,10 +67,9 @@ def main() -> int:
         measure(commands, rounds=options.rounds, directory=Path(scratch))
     print(describe_machine("torch", "pydantic", "typer"))
     for pair in compared:
-        print(
-            f"{pair.name:12} {pair.base.name} {spread(pair.base.seconds)}   {pair.ours.name} {spread(pair.ours.seconds)}"
-            f"   ratio {pair.ratio:.2f}" + ("" if pair.goal is None else f", at most {pair.goal:.2f}")
-        )
+        seconds = "   ".join(f"{command.name} {spread(command.seconds)}" for command in (pair.base, pair.ours))
+        goal = "" if pair.goal is None else f", at most {pair.goal:.2f}"
+        print(f"{pair.name:12} {seconds}   ratio {pair.ratio:.2f}{goal}")
     reached = all(pair.reached for pair in compared)
     print(f"goals: {'reached' if reached else 'MISSED'}")
     return 0 if reached else 1

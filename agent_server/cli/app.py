@@ -6,7 +6,7 @@ the database, cryptography and numerics of another.
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -40,6 +40,8 @@ KeyOption = Annotated[str, typer.Option("--key", help="which of your keys, by th
 def main() -> None:
     """The console script: a refusal is one paragraph and an exit code, 2 for bad input and 1 for everything else."""
     try:
+        if sys.argv[1:2] == ["launch"]:  # it reads no settings of the server, and its start is measured
+            launch_by_hand(sys.argv[1:])
         app()
     except ForerunError as error:
         from .output import fail
@@ -83,13 +85,19 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_int
 @app.command(add_help_option=False, context_settings=_PASS_ON)
 def launch(context: typer.Context) -> None:
     """Start a training script on several processes by hand, without plan or approval."""
+    launch_by_hand(["launch", *context.args])
+
+
+def launch_by_hand(words: list[str]) -> NoReturn:
+    """Hand these words over to `runtime.cli`; ends the process."""
     from runtime.cli.launch import add_launch
     from tools.text import shown
 
     launcher = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     launcher.callback()(lambda: None)  # so that `launch` stays a word of its own
     add_launch(launcher, mask=shown)
-    launcher(["launch", *context.args], prog_name="forerun")
+    launcher(words, prog_name="forerun")
+    sys.exit(0)
 
 
 ConfigFile = Annotated[
