@@ -43,7 +43,8 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
 
     Args:
         mixed_precision: no, bf16 or fp16; None takes FORERUN_MIXED_PRECISION, else no.
-        gradient_accumulation_steps: micro-batches of a full window.
+        gradient_accumulation_steps: micro-batches of a full window; None takes FORERUN_GRADIENT_ACCUMULATION_STEPS,
+            else 1.
         cpu: use the CPU even where an accelerator is present.
         dataloader_config: how loaders are sharded. split_batches is the short form of its field.
         project_dir, project_config: where save_state() without a path writes; else the run directory.
@@ -63,7 +64,7 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         device_placement: bool = True,
         split_batches: bool = False,
         mixed_precision: str | None = None,
-        gradient_accumulation_steps: int = 1,
+        gradient_accumulation_steps: int | None = None,
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
@@ -107,7 +108,11 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
             state=self.state,
             strategy=get_strategy(chosen.name, context),
             precision=precision,
-            accumulation=accumulation_settings(gradient_accumulation_steps, gradient_accumulation_plugin),
+            accumulation=accumulation_settings(
+                gradient_accumulation_steps,
+                gradient_accumulation_plugin,
+                launched=self.state.environment.gradient_accumulation_steps,
+            ),
             loaders=loader_settings(split_batches, dataloader_config),
             reporter=self._reporter,
         )

@@ -11,6 +11,7 @@ RUN_MARKER = "FORERUN_RUN"
 RUN_DIR = "FORERUN_RUN_DIR"
 SMOKE_STEPS = "FORERUN_SMOKE_STEPS"
 MIXED_PRECISION = "FORERUN_MIXED_PRECISION"
+ACCUMULATION = "FORERUN_GRADIENT_ACCUMULATION_STEPS"
 CPU_ONLY = "FORERUN_CPU"
 DEVICE = "FORERUN_DEVICE"
 RESUME = "FORERUN_RESUME"
@@ -29,6 +30,7 @@ class WorkerEnvironment:
         smoke_steps: number of optimizer steps after which prepared loaders end; None in a full run.
         rank, world_size, local_rank, local_world_size: as torchrun sets them (0, 1, 0, 1 without it).
         mixed_precision, device: defaults for Accelerator given at launch; empty when none was.
+        gradient_accumulation_steps: the same; None when it was not given.
         resume: the checkpoint from which a restarted job goes on; None in a first attempt.
         strategy: word of the launch's option --strategy; empty when none was given.
         fsdp: words of its fsdp options by their names, such as fsdp_offload_params.
@@ -46,6 +48,7 @@ class WorkerEnvironment:
     resume: Path | None = None
     strategy: str = ""
     fsdp: Mapping[str, str] = field(default_factory=dict)
+    gradient_accumulation_steps: int | None = None
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironment:
@@ -74,6 +77,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironm
         local_rank=_integer(source, "LOCAL_RANK", 0, least=0),
         local_world_size=_integer(source, "LOCAL_WORLD_SIZE", 1, least=1),
         mixed_precision=source.get(MIXED_PRECISION, ""),
+        gradient_accumulation_steps=_integer(source, ACCUMULATION, 1, least=1) if source.get(ACCUMULATION) else None,
         device=source.get(DEVICE, ""),
         resume=Path(resume) if (resume := source.get(RESUME, "")) else None,
         strategy=source.get(STRATEGY, ""),

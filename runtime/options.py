@@ -1,7 +1,7 @@
 """The small option objects that Accelerator takes, as the Accelerate API names them."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,14 +11,14 @@ MIXED_PRECISIONS = ("no", "bf16", "fp16")
 ABSENT_SETTINGS = (
     "deepspeed_plugin",
     "deepspeed_plugins",
-    "dynamo_backend",
-    "dynamo_plugin",
     "log_with",
     "megatron_lm_plugin",
+    "torch_tp_plugin",
 )
+RNG_TYPES = ("torch", "cuda", "generator")
 
 
-@dataclass(frozen=True)
+@dataclass
 class DataLoaderConfiguration:
     """How loaders are sharded.
 
@@ -69,6 +69,8 @@ class ProjectConfiguration:
         automatic_checkpoint_naming: save_state() names checkpoints checkpoint_0, checkpoint_1, ...
         total_limit: number of automatically named checkpoints to keep; older ones go after a new one is complete.
         iteration: number of the first one.
+        save_on_each_node: each machine writes a whole checkpoint of its own. Refused, since one checkpoint is complete.
+        logging_dir: where trackers write; the project_dir where it is None.
     """
 
     project_dir: str | None = None
@@ -76,6 +78,7 @@ class ProjectConfiguration:
     automatic_checkpoint_naming: bool = False
     total_limit: int | None = None
     iteration: int = 0
+    save_on_each_node: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,35 @@ class GradScalerKwargs:
 
 @dataclass(frozen=True)
 class DistributedDataParallelKwargs:
-    """Passed on to torch's DistributedDataParallel."""
+    """Passed on to torch's DistributedDataParallel.
+
+    Attributes:
+        comm_hook, comm_wrapper, comm_state_option: accepted where they ask for no hook; this version has none.
+    """
 
     dim: int = 0
     broadcast_buffers: bool = True
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False
+    check_reduction: bool = False
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
+    comm_hook: str = "no"
+    comm_wrapper: str = "no"
+    comm_state_option: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        hooks = [f"{name}={getattr(self, name)!s}" for name in ("comm_hook", "comm_wrapper") if self._hooked(name)]
+        if hooks or self.comm_state_option:
+            raise ConfigurationError(
+                f"communication hooks ({', '.join(hooks) or 'comm_state_option'}): this version does not have them",
+                allowed="gradients reduced as they are",
+                next_step="leave comm_hook, comm_wrapper and comm_state_option out",
+            )
+
+    def _hooked(self, name: str) -> bool:
+        value = getattr(self, name)
+        return getattr(value, "value", value) not in ("no", None)
 
 
 @dataclass(frozen=True)
@@ -110,12 +134,14 @@ class InitProcessGroupKwargs:
     """The process group.
 
     Attributes:
-        timeout: after which the group itself gives up.
+        init_method: where the ranks meet; None takes what the launcher says.
+        timeout: after which the group itself gives up; None means 30 minutes.
         collective_deadline_s: how long a rank waits in one of our collectives for a rank that does not come.
     """
 
     backend: str | None = None
-    timeout: timedelta = timedelta(minutes=30)
+    init_method: str | None = None
+    timeout: timedelta | None = timedelta(minutes=30)
     collective_deadline_s: float = 300.0
 
 
@@ -202,18 +228,22 @@ def check_precision(name: str) -> str:
     return name
 
 
-def accumulation_settings(steps: int, plugin: GradientAccumulationPlugin | None) -> GradientAccumulationPlugin:
-    """The window, from either of the two arguments.
+def accumulation_settings(
+    steps: int | None, plugin: GradientAccumulationPlugin | None, *, launched: int | None = None
+) -> GradientAccumulationPlugin:
+    """The window, from either of the two arguments of the script, else from the launch, else one micro-batch.
 
     Raises:
         ConfigurationError: both are given, or the number is not positive.
     """
-    if plugin is not None and steps != 1:
+    if plugin is not None and steps not in (None, 1):
         raise ConfigurationError(
             f"gradient_accumulation_steps={steps} and a gradient_accumulation_plugin",
             allowed="one of them",
             next_step="remove one",
         )
+    if steps is None:
+        steps = 1 if launched is None else launched
     chosen = plugin or GradientAccumulationPlugin(num_steps=steps)
     if not isinstance(chosen.num_steps, int) or chosen.num_steps < 1:
         raise ConfigurationError(
@@ -236,7 +266,22 @@ def loader_settings(split_batches: bool, configuration: DataLoaderConfiguration 
             allowed="one value",
             next_step="set it in dataloader_config alone",
         )
-    return configuration
+    return replace(configuration)
+
+
+def rng_settings(types: Sequence[Any] | None) -> list[str]:
+    """The kinds of random generators that are made alike on all ranks where a loader begins.
+
+    Raises:
+        ConfigurationError: a kind is unknown.
+    """
+    names = [str(getattr(kind, "value", kind)) for kind in types or []]
+    unknown = [name for name in names if name not in RNG_TYPES]
+    if unknown:
+        raise ConfigurationError(
+            f"rng_types with {', '.join(unknown)}", allowed=", ".join(RNG_TYPES), next_step="correct or remove it"
+        )
+    return names
 
 
 def project_settings(directory: Any, configuration: ProjectConfiguration | None) -> ProjectConfiguration:
@@ -252,6 +297,12 @@ def project_settings(directory: Any, configuration: ProjectConfiguration | None)
             f"project_dir={given!r}, and {chosen.project_dir!r} in project_config",
             allowed="one directory",
             next_step="set it in project_config alone",
+        )
+    if chosen.save_on_each_node:
+        raise ConfigurationError(
+            "save_on_each_node=True: a checkpoint is written once, whole, and this version has no second one",
+            allowed="False, with a project_dir that all machines see",
+            next_step="save to a shared file system, or copy the checkpoint afterwards",
         )
     if chosen.total_limit is not None and chosen.total_limit < 1:
         raise ConfigurationError(f"total_limit={chosen.total_limit}", allowed="None, or at least 1")

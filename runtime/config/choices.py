@@ -50,7 +50,7 @@ class Choices:
         unavailable: what this version refuses to launch, and what to use in its place.
         batches: of a DeepSpeed configuration; None without one.
         overruled: answers of weaker sources that differ.
-        variables: what workers are told of the strategy and its settings.
+        variables: what workers are told of the strategy, its settings and the window.
     """
 
     device: str
@@ -105,15 +105,14 @@ def dims_of(resolved: Resolved, choices: Choices, *, world_size: int, local_worl
 
 
 def _variables(resolved: Resolved, strategy: Answer | None) -> dict[str, str]:
-    """The strategy and the given settings of its section; they win over the caller's own variables."""
-    if strategy is None:
-        return {}
-    settings = {
+    """The window, the strategy and the given settings of its section; they win over the caller's own variables."""
+    section = "" if strategy is None else strategy.value
+    told = {
         table()[name].variable: write_text(value.value)
         for name, value in resolved.given().items()
-        if table()[name].section == strategy.value
+        if name == "gradient_accumulation_steps" or (section and table()[name].section == section)
     }
-    return {table()["strategy"].variable: strategy.value, **settings}
+    return told if strategy is None else {table()["strategy"].variable: strategy.value, **told}
 
 
 def _decide(question: str, answers: Iterable[Answer], overruled: list[str]) -> Answer | None:

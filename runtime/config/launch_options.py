@@ -108,11 +108,9 @@ LAUNCH_OPTIONS = (
         "gradient_accumulation_steps",
         "",
         Whole(1, 1_000_000),
-        "Micro-batches of one optimizer step, for a DeepSpeed configuration.",
+        "Micro-batches of one optimizer step; what the script gives to Accelerator wins.",
         default=1,
         peer=("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"),
-        effect="absent",
-        remark="give it to Accelerator(gradient_accumulation_steps=...) in the script",
         group=_RESOURCES,
     ),
     Option(
