@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import rfc8785
 
 from runtime.config.order import LaunchSpec
+from runtime.config.plan import TrainingPlan
 
 from .domain.approval import Approval, ApprovalRequest, ApproverKey, Assessment, AssuranceLevel, Decision
 from .domain.errors import InvalidInput, Refused, WrongStep
@@ -67,6 +68,7 @@ def build_request(
         expires_at_s=now_s + ttl_s,
         plan=plan,
         assessment=assessment,
+        launch_until_s=now_s + ttl_s + plan.num_runs * plan.ceilings.wall_time_s if plan.sweep else None,
         store=store,
     )
 
@@ -109,6 +111,7 @@ def launch_refusals(
     *,
     now_s: float,
     required: AssuranceLevel = AssuranceLevel.A2,
+    member: int | None = None,
 ) -> list[str]:
     """Every reason why this plan may not launch, in words; empty means that it may.
 
@@ -116,14 +119,17 @@ def launch_refusals(
         key: the enrolled key that the decision names, None if there is none by that id.
         now_s: the later of the clock and the newest time in the audit log.
         required: the least level; `simulated` asks for exactly that one.
+        member: which run of a sweep; None: the plan's only one, or none in particular.
     """
     if request is None:
         return ["nobody was asked: no approval was requested for this plan"]
-    reasons = request_refusals(record, request, now_s=now_s)
+    going_on = approval is not None and approval.used_for
+    until_s = request.launch_until_s if going_on else None
+    reasons = request_refusals(record, request, now_s=now_s, until_s=until_s)
     if approval is None:
         return [*reasons, f"no human has decided on {request.request_id} yet"]
     decision = approval.decision
-    reasons += _decision_problems(request, approval)
+    reasons += _decision_problems(request, approval, member)
     reasons += _signature_problems(approval, key)
     reasons += _level_problems(decision, required)
     unaccepted = [name for name in missing_evidence(record.smoke) if name not in decision.accepted_not_shown]
@@ -132,11 +138,28 @@ def launch_refusals(
     return reasons
 
 
-def request_refusals(record: PlanRecord, request: ApprovalRequest, *, now_s: float) -> list[str]:
-    """Every reason why this request can be decided no longer: it expired, or the plan is another by now."""
+def member_refusals(plan: TrainingPlan | None, member: int | None) -> list[str]:
+    """Why this is no run that the plan lists."""
+    num_members = len(plan.sweep) if plan else 0
+    if member is None:
+        return [f"the plan is a sweep of {num_members} runs, and the launch names none of them"] if num_members else []
+    if num_members == 0:
+        return [f"the plan is no sweep: it has no member {member}"]
+    return [] if 1 <= member <= num_members else [f"the plan lists the runs 1 to {num_members}, not {member}"]
+
+
+def request_refusals(
+    record: PlanRecord, request: ApprovalRequest, *, now_s: float, until_s: float | None = None
+) -> list[str]:
+    """Every reason why this request can be decided or used no longer: it expired, or the plan is another by now.
+
+    Args:
+        until_s: when it ends, where that is not when it expires.
+    """
     reasons = [*_plan_changes(record, request), *_evidence_changes(record, request)]
-    if now_s >= request.expires_at_s:
-        minutes = (now_s - request.expires_at_s) / 60
+    end_s = request.expires_at_s if until_s is None else until_s
+    if now_s >= end_s:
+        minutes = (now_s - end_s) / 60
         reasons.append(f"the approval request expired {minutes:.0f} min ago")
     return reasons
 
@@ -199,7 +222,7 @@ def _evidence_changes(record: PlanRecord, request: ApprovalRequest) -> Iterator[
         yield f"the estimate is not the one that was asked about: {', '.join(names)} changed"
 
 
-def _decision_problems(request: ApprovalRequest, approval: Approval) -> Iterator[str]:
+def _decision_problems(request: ApprovalRequest, approval: Approval, member: int | None) -> Iterator[str]:
     decision = approval.decision
     if decision.decision != "approve":
         yield f"{decision.approver} refused it" + (f": {decision.note}" if decision.note else "")
@@ -209,8 +232,8 @@ def _decision_problems(request: ApprovalRequest, approval: Approval) -> Iterator
         yield "the request is not the one that was decided: it was edited since"
     if not request.created_at_s <= decision.decided_at_s < request.expires_at_s:
         yield "the decision was made outside the time of the request"
-    if approval.used_by is not None:
-        yield f"the approval was used by {approval.used_by}: it is good for one run"
+    if used_by := approval.run_for(member):
+        yield f"the approval was used by {used_by}: it is good for one run" + (" of each member" if member else "")
 
 
 def _level_problems(decision: Decision, required: AssuranceLevel) -> Iterator[str]:

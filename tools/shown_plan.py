@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from runtime.config.order import LaunchSpec
-from runtime.config.plan import TrainingPlan
+from runtime.config.plan import DataFile, TrainingPlan
 
 from .domain.approval import ApprovalRequest
 from .domain.plan_state import PlanRecord
@@ -22,9 +22,14 @@ def short_digest(request: ApprovalRequest) -> str:
     return request.digest[:SHORT_DIGEST_CHARACTERS]
 
 
-def cost_words(estimate: CostEstimate) -> str:
+def cost_words(estimate: CostEstimate, *, num_runs: int = 1) -> str:
     """The cost as it is shown and typed: an amount with two decimals, or the word `unknown`; never 0 for unknown."""
-    return UNKNOWN if estimate.cost is None else f"{estimate.cost.value:.2f}"
+    return UNKNOWN if estimate.cost is None else f"{estimate.cost.value * num_runs:.2f}"
+
+
+def whole_cost_words(request: ApprovalRequest) -> str:
+    """cost_words of all that is asked for: of a sweep, all its runs together."""
+    return cost_words(request.estimate, num_runs=1 if request.plan is None else request.plan.num_runs)
 
 
 def shown_lines(
@@ -37,17 +42,18 @@ def shown_lines(
     yield f"Reason given: {visible(request.reason) or '(none)'}"
     yield f"Made {_utc(request.created_at_s)}, expires {_utc(request.expires_at_s)}"
     yield ""
+    yield from _list("Changed against plan " + (record.base_plan_id or "(none before)"), differences, empty="nothing")
     if plan is not None:
         yield from _plan_lines(plan)
+        yield from _sweep_lines(plan, request)
     yield from _command_lines(spec)
-    yield from _list("Changed against plan " + (record.base_plan_id or "(none before)"), differences, empty="nothing")
     assumptions = [f"{a.question_id} = {a.value}" for a in record.answers if a.source == "assumption"]
     yield from _list("Assumed by the agent, not said by the user", assumptions, empty="nothing")
     warnings = [f"{f.level} {f.code}: {f.message}" for f in record.findings]
     yield from _list("Findings about the inputs", warnings, empty="none")
     yield from _smoke_lines(record.smoke, request)
     yield from _module_lines(record.smoke)
-    yield from _estimate_lines(request.estimate)
+    yield from _estimate_lines(request)
     yield from _policy_lines(request)
     yield ""
     yield "Covered: code, declared data, arguments, environment, values of secrets, interpreter and its packages by"
@@ -72,7 +78,7 @@ def _plan_lines(plan: TrainingPlan) -> Iterator[str]:
     where = f"{layout.num_nodes} node(s), {layout.device}, by {layout.launcher}"
     yield f"Processes: {layout.num_processes} on {visible(where)}"
     yield f"Seed: {'not set' if plan.seed is None else plan.seed}"
-    data = [f"{d.role} {d.path} ({d.size_bytes} bytes, {d.mode} sha256 {d.sha256[:16]})" for d in plan.data]
+    data = [f"{d.role} {d.path} ({_extent(d)}, {d.mode} sha256 {d.sha256[:16]})" for d in plan.data]
     yield from _list("Data", data, empty="none declared")
     yield from _list("Environment", [f"{k}={v}" for k, v in sorted(plan.environment.items())], empty="empty")
     secrets = [
@@ -86,11 +92,32 @@ def _plan_lines(plan: TrainingPlan) -> Iterator[str]:
     else:
         metrics = ", ".join(plan.evaluation.metrics)
         yield f"Evaluation: {visible(metrics)} on {visible(plan.evaluation.holdout)}"
-    cost = UNKNOWN if ceilings.cost is None else f"{ceilings.cost:.2f} {ceilings.currency}"
+    cost = "as the prices give" if ceilings.cost is None else f"{ceilings.cost:.2f} {ceilings.currency}".rstrip()
+    each = " for each run" if plan.sweep else ""
     yield (
-        f"Ceilings: {_duration(ceilings.wall_time_s)} wall time, {ceilings.max_retries} retries, "
-        f"{ceilings.disk_bytes / 2**30:.1f} GiB disk, cost {visible(cost)}"
+        f"Ceilings{each}: {_duration(ceilings.wall_time_s)} wall time, {ceilings.max_retries} retries, "
+        f"{ceilings.disk_bytes / 2**30:.1f} GiB disk"
     )
+    yield f"Ceiling of cost{' for all runs together' if plan.sweep else ''}: {visible(cost)}"
+
+
+def _extent(file: DataFile) -> str:
+    if file.num_files is None:
+        return f"{file.size_bytes} bytes"
+    return f"{file.num_files} files, {file.size_bytes} bytes, each known by name"
+
+
+def _sweep_lines(plan: TrainingPlan, request: ApprovalRequest) -> Iterator[str]:
+    if not plan.sweep:
+        return
+    yield f"SWEEP: this ONE approval covers {plan.num_runs} runs, each of them once:"
+    for number, arguments in enumerate(plan.sweep, start=1):
+        yield f"  run {number}: {visible(shlex.join(arguments)) or '(no arguments)'}"
+    hours = plan.ceilings.wall_time_s * plan.layout.num_processes * plan.num_runs / 3600
+    yield f"  All together: cost {whole_cost_words(request)} {visible(request.estimate.currency)}".rstrip()
+    yield f"  At most {hours:.3f} device hours in all"
+    if request.launch_until_s is not None:
+        yield f"  Once the first has started in time, the others may start until {_utc(request.launch_until_s)}"
 
 
 def _command_lines(spec: LaunchSpec | None) -> Iterator[str]:
@@ -124,7 +151,10 @@ def _module_lines(smoke: SmokeResult | None) -> Iterator[str]:
     yield from _list(title, modules, empty="none")
 
 
-def _estimate_lines(estimate: CostEstimate) -> Iterator[str]:
+def _estimate_lines(request: ApprovalRequest) -> Iterator[str]:
+    estimate, each = request.estimate, request.plan is not None and bool(request.plan.sweep)
+    if each:
+        yield "Estimate for EACH run of the sweep:"
     yield f"Time:   {_interval(estimate.wall_time_s, _duration)}"
     yield f"Memory: {_interval(estimate.memory_bytes, lambda b: f'{b / 2**30:.2f} GiB')}"
     cost = _interval(estimate.cost, lambda c: f"{c:.2f}")

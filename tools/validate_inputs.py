@@ -36,6 +36,7 @@ from .inputs.request import InputRequest, merged_request
 from .inputs.script_source import ScriptSource
 from .inputs.settings import Settings, ask_for_settings, fill_defaults, read_settings
 from .inputs.smoke import ask_for_smoke_args, parse_smoke_args
+from .inputs.sweep import settle_sweep
 from .machine import DeviceSurvey, MachineLimits, Nvml, machine_limits, open_nvml, survey_devices
 from .plan_difference import differences
 from .probe import InterpreterFacts
@@ -60,6 +61,7 @@ class _Draft:
     inherited: tuple[str, ...] = ()
     hashes: dict[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
+    sweep: tuple[tuple[str, ...], ...] = ()
     smoke_argv: tuple[str, ...] | None = None
     evaluation: Evaluation | None = None
     questions: list[Question] = field(default_factory=list)
@@ -177,7 +179,10 @@ def _settle_arguments(
             draft.settings.put("smoke_args", answer.value, "user" if answer.source == "user" else "assumption")
         except ValueError as error:
             draft.notes.error("bad_answer", f"smoke_args={answer.value!r}: {error}", "quote it as in a shell")
-    draft.argv = _settled(draft, source, request.args, roots, what="args")
+    draft.sweep = settle_sweep(
+        request.sweep, request.args, draft.notes, lambda given, what: _settled(draft, source, given, roots, what=what)
+    )
+    draft.argv = draft.sweep[0] if draft.sweep else _settled(draft, source, request.args, roots, what="args")
     if smoke is not None:
         draft.smoke_argv = _settled(draft, source, smoke, roots, what="smoke_args")
 
@@ -352,6 +357,7 @@ def _plan(
         settings.put("device", "cpu", "default")
     return TrainingPlan(
         argv=draft.argv,
+        sweep=draft.sweep,
         environment=draft.environment,
         inherited=draft.inherited,
         inherited_hashes=draft.hashes,
@@ -378,6 +384,7 @@ def _plan(
             wall_time_s=settings.get("wall_time_s"),
             max_retries=settings.get("max_retries"),
             disk_bytes=int(settings.get("disk_gib") * 2**30),
+            cost=settings.get("max_cost"),
         ),
         settings=settings.recorded(),
     )

@@ -18,7 +18,7 @@ from tools.domain.plan_state import PlanRecord, PlanState
 from tools.domain.ports import Store
 from tools.plan_difference import differences
 from tools.request_approval import missing_evidence, request_refusals, shown_text, store_refusals
-from tools.shown_plan import SHORT_DIGEST_CHARACTERS, cost_words, short_digest
+from tools.shown_plan import SHORT_DIGEST_CHARACTERS, short_digest, whole_cost_words
 from tools.text import visible
 
 from .approver import LEVEL_WORDS, choose_key, unlock
@@ -63,10 +63,15 @@ def approve(settings: Settings, request_id: str, *, key_prefix: str) -> None:
         decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
     left = ago(request.expires_at_s - time.time())
     terminal.say(
-        f"{request_id} is approved by {key.approver}, level {key.level.value}: plan {request.plan_id} may launch once "
-        f"in the next {left}.",
+        f"{request_id} is approved by {key.approver}, level {key.level.value}: plan {request.plan_id} may launch "
+        f"{_how_often(request)} in the next {left}.",
         style="bold green",
     )
+
+
+def _how_often(request: ApprovalRequest) -> str:
+    num_runs = request.plan.num_runs if request.plan else 1
+    return "once" if num_runs == 1 else f"each of its {num_runs} runs once, the first of them"
 
 
 def refuse(settings: Settings, request_id: str, *, key_prefix: str) -> None:
@@ -151,7 +156,7 @@ def _key_lines(keys: Sequence[ApproverKey], used: ApproverKey, *, now_s: float) 
 
 def _have_it_typed(terminal: Terminal, request: ApprovalRequest, record: PlanRecord) -> tuple[str, ...]:
     """The evidence that the human accepts as missing, after everything was typed as it is shown."""
-    terminal.require('Cost, as shown (the amount alone, or the word "unknown"): ', cost_words(request.estimate))
+    terminal.require('Cost, as shown (the amount alone, or the word "unknown"): ', whole_cost_words(request))
     terminal.require(f"Request digest, first {SHORT_DIGEST_CHARACTERS} characters: ", short_digest(request))
     missing = missing_evidence(record.smoke)
     for name in missing:
@@ -194,10 +199,13 @@ def _outcome(store: Store, request: ApprovalRequest, *, now_s: float) -> str:
     decision = approval.decision
     word = "refused" if decision.decision == "refuse" else "approved"
     words = f"{word} by {decision.approver} ({decision.level.value})"
+    if approval.used_for:
+        num_runs = request.plan.num_runs if request.plan else len(approval.used_for)
+        return f"{words}, {len(approval.used_for)} of {num_runs} runs started"
     if approval.used_by:
         return f"{words}, used by {approval.used_by}"
     return f"{words}, expired" if word == "approved" and now_s >= request.expires_at_s else words
 
 
 def _cost(request: ApprovalRequest) -> str:
-    return f"{cost_words(request.estimate)} {request.estimate.currency}".strip()
+    return f"{whole_cost_words(request)} {request.estimate.currency}".strip()

@@ -23,11 +23,19 @@ def next_step(record: PlanRecord) -> str:
                 f"and the remedy"
             )
         case PlanState.VALID | PlanState.SMOKED | PlanState.ESTIMATED | PlanState.APPROVED | PlanState.EXPIRED:
-            return f"{NEXT_TOOL[record.state]}(plan_id={plan_id})"
+            return f"{NEXT_TOOL[record.state]}(plan_id={plan_id}{_first_member(record)})"
+        case PlanState.LAUNCHED if record.plan is not None and record.plan.sweep:
+            return f"monitor_run, or launch_training(plan_id={plan_id}, member=...) for a run that has not started"
         case PlanState.DRAFTED:
             return f"answer_questions(plan_id={plan_id}), with the user's words"
         case _:
             return NEXT_TOOL[record.state]
+
+
+def _first_member(record: PlanRecord) -> str:
+    """The further argument of launch_training, where a sweep is approved."""
+    is_sweep = record.plan is not None and bool(record.plan.sweep)
+    return ", member=1" if is_sweep and record.state is PlanState.APPROVED else ""
 
 
 def environment(report: EnvironmentReport) -> Reply:
@@ -126,9 +134,10 @@ def settled(found: "Settled") -> Reply:
         data |= {
             "script": plan.code.entry,
             "args": " ".join(plan.argv),
+            "sweep": [f"{n}: {' '.join(member)}" for n, member in enumerate(plan.sweep, start=1)],
             "smoke_args": " ".join(plan.smoke.args),
             "processes": f"{plan.layout.num_processes} on {plan.layout.device}",
-            "data": [f"{d.role}={d.path} ({d.size_bytes} bytes, sha256 {d.sha256[:12]})" for d in plan.data],
+            "data": [f"{d.role}={d.path} ({d.size_bytes} bytes, {d.mode} sha256 {d.sha256[:12]})" for d in plan.data],
             "details": f"forerun://plans/{record.plan_id}",
         }
     return Reply(text, next_step(record), data)
@@ -157,10 +166,19 @@ def estimate(found: CostEstimate, record: PlanRecord) -> Reply:
             "price_source": found.price_source,
             "device_hours": number(found.device_hours),
             "num_steps": found.num_steps,
+            **_all_runs(found, record),
             "method": found.method,
             "unknown": list(found.unknowns),
         },
     )
+
+
+def _all_runs(found: CostEstimate, record: PlanRecord) -> dict[str, Any]:
+    """Of a sweep: the estimate is of each run, so the sum is said as well."""
+    if record.plan is None or not record.plan.sweep:
+        return {}
+    cost = "unknown" if found.cost is None else f"{found.cost.value * record.plan.num_runs:.2f} {found.currency}"
+    return {"estimate_is_of": "each run", "num_runs": record.plan.num_runs, "cost_of_all_runs": cost}
 
 
 def asked(found: "Asked", *, plan: PlanRecord) -> Reply:
@@ -177,7 +195,7 @@ def asked(found: "Asked", *, plan: PlanRecord) -> Reply:
         f"A human must decide {request.request_id}{again}, until {expires}. "
         f"Show them this command verbatim: {found.command}",
         "end the turn now (a background shell may run wait_command); once they decided "
-        f"launch_training(plan_id={plan.plan_id})",
+        f"launch_training(plan_id={plan.plan_id}{', member=1' if plan.plan and plan.plan.sweep else ''})",
         {
             "status": "approval_required",
             "request_id": request.request_id,

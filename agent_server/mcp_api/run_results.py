@@ -25,7 +25,7 @@ def launched_or_missing(found: "Started | ApprovalRequired", *, joined: bool) ->
 def started(found: "Started", *, plan: PlanRecord | None = None) -> Reply:
     run = found.run
     word = "already launched" if found.already else "launched"
-    text = f"{run.kind} run {run.run_id} of plan {run.plan_id}: {word}, {_state(run)}."
+    text = f"{run.kind} run {run.run_id} of plan {run.plan_id}{_member(run)}: {word}, {_state(run)}."
     data: dict[str, Any] = {
         "run_id": run.run_id,
         "kind": run.kind,
@@ -35,8 +35,13 @@ def started(found: "Started", *, plan: PlanRecord | None = None) -> Reply:
         "plan_id": run.plan_id,
         "plan_digest": run.plan_digest,
     }
+    if run.member is not None:
+        data |= {"member": run.member, "members_left": list(found.left)}
     if not run.ended:
-        return Reply(text, f"monitor_run(id={run.run_id}, wait_s=25)", data)
+        step = f"monitor_run(id={run.run_id}, wait_s=25)"
+        if found.left:
+            step += f"; launch_training(plan_id={run.plan_id}, member={found.left[0]}) starts the next run of the sweep"
+        return Reply(text, step, data)
     smoke = plan.smoke if plan is not None else None
     if smoke is not None and smoke.run_id == run.run_id:
         text += " " + _smoke_text(smoke)
@@ -52,8 +57,9 @@ def status(found: "Status") -> Reply:
         data: dict[str, Any] = {"id": found.id, "state": found.state, "plan_id": record.plan_id}
         data |= {"questions": [q.id for q in record.questions], "settled": found.settled}
         return Reply(text, next_step(record), data)
-    text = f"{run.kind} run {run.run_id}: {_state(run)}{_progress_text(progress)}."
-    data = {"id": found.id, "run_id": run.run_id} | _progress(progress)
+    text = f"{run.kind} run {run.run_id}{_member(run)}: {_state(run)}{_progress_text(progress)}."
+    member = {} if run.member is None else {"member": run.member}
+    data = {"id": found.id, "run_id": run.run_id} | member | _progress(progress)
     if not run.ended:
         return Reply(
             text, f"monitor_run(id={run.run_id}, wait_s=25)", data | {"next_poll_s": _next_poll_s(progress.remaining_s)}
@@ -197,6 +203,10 @@ def _after_run(run: RunRecord, plan: PlanRecord | None) -> str:
     if run.verification is None:
         return f"verify_metrics(run_id={run.run_id})"
     return f"provenance_report(run_id={run.run_id}, summary=...)"
+
+
+def _member(run: RunRecord) -> str:
+    return "" if run.member is None else f", member {run.member} of the sweep"
 
 
 def _state(run: RunRecord) -> str:

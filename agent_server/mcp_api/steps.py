@@ -93,7 +93,7 @@ class PlanTools(ToolSet):
             Pairs,
             Field(
                 description="name=value of num_processes, device (cpu or cuda), seed, wall_time_s, loss (metric name), "
-                "smoke_steps, smoke_wall_time_s, max_retries, disk_gib, env (A=1 B=2), pass_env (secret names)"
+                "smoke_steps, smoke_wall_time_s, max_retries, max_cost, disk_gib, env (A=1 B=2), pass_env (secrets)"
             ),
         ] = (),
         smoke_args: Annotated[tuple[str, ...], Field(description="arguments that make the run small")] = (),
@@ -105,6 +105,10 @@ class PlanTools(ToolSet):
             ),
         ] = (),
         base_plan_id: Annotated[str, Field(description="plan to change: empty arguments are inherited")] = "",
+        sweep: Annotated[
+            tuple[str, ...],
+            Field(description="several runs under one approval: what each adds to args, e.g. '--lr 0.1'"),
+        ] = (),
     ) -> CallToolResult:
         """Step 2, settle the inputs: checks all that a run needs and keeps it as a plan.
 
@@ -119,6 +123,7 @@ class PlanTools(ToolSet):
             settings=_mapping(settings, "settings"),
             smoke_args=smoke_args,
             evaluation=_mapping(evaluation, "evaluation") or None,
+            sweep=sweep,
         )
         procedure = await self._procedure()
         key = f"validate {base_plan_id} {request.model_dump_json()}"
@@ -194,17 +199,22 @@ class PlanTools(ToolSet):
         status = await in_thread(lambda: procedure.status(plan_id))
         return results.asked(found, plan=status.plan).result()
 
-    async def launch_training(self, plan_id: PlanId) -> CallToolResult:
+    async def launch_training(
+        self,
+        plan_id: PlanId,
+        member: Annotated[int, Field(description="of a sweep: which run, from 1; 0: the plan is one run", ge=0)] = 0,
+    ) -> CallToolResult:
         """Step 4, run it all: starts the approved plan, once; repeated calls give the same run_id.
 
         Without an approval it starts nothing and says what is missing; if anything changed since, it names that.
         """
         procedure = await self._procedure()
-        joined = f"launch_training {plan_id}" in self._pending  # by a call that came before this one
+        key = f"{plan_id} {member}"
+        joined = f"launch_training {key}" in self._pending  # by a call that came before this one
         return await self._bounded(
             "launch_training",
-            plan_id,
-            lambda: procedure.launch(plan_id),
+            key,
+            lambda: procedure.launch(plan_id, member or None),
             lambda found: run_results.launched_or_missing(found, joined=joined),
         )
 

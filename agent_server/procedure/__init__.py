@@ -60,8 +60,8 @@ class Procedure:
     def request(self, request_id: str) -> ApprovalRequest:
         return self._place.store.request(require_id(request_id, "req"))
 
-    def launch(self, plan_id: str) -> Started | ApprovalRequired:
-        return starting.launch_training(self._place, plan_id)
+    def launch(self, plan_id: str, member: int | None = None) -> Started | ApprovalRequired:
+        return starting.launch_training(self._place, plan_id, member)
 
     def status(self, id_: str) -> Status:
         return following.status(self._place, id_)

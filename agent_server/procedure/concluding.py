@@ -10,7 +10,6 @@ from tools.domain.run_state import RunRecord, RunState
 from tools.launch_training import read_environment
 from tools.plan_difference import differences
 
-from .following import plan_of
 from .report_key import load_report_key
 from .workplace import Workplace, layout_of
 
@@ -40,7 +39,10 @@ def verify(place: Workplace, run_id: str) -> Verification:
         )
     if run.verification is not None and run.verification.verdict == "verified":
         return run.verification
-    verification = verify_metrics(plan_of(place, run), plan_digest=run.plan_digest, run=run, layout=layout_of(run))
+    plan = place.store.plan(run.plan_id).plan
+    if plan is None:
+        raise WrongStep(f"plan {run.plan_id} has no settled inputs", next_step="answer_questions")
+    verification = verify_metrics(plan, plan_digest=run.plan_digest, run=run, layout=layout_of(run))
     _keep(place.store, run, verification=verification)
     return verification
 

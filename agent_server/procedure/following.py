@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 
-from runtime.config.plan import TrainingPlan
+from runtime.config.plan import MOST_SWEEP_RUNS, TrainingPlan
 from runtime.run_files import leave_tombstone, read_claim
 from tools.diagnose_failure import diagnose
 from tools.domain.errors import InvalidInput, WrongStep
@@ -58,7 +58,9 @@ def look(place: Workplace, id_: str) -> Status:
         return Status(id_, plan.state.value, plan.state is not PlanState.REQUESTED, plan)
     if id_.startswith("plan-"):
         plan = place.plan(id_)
-        going_on = next((run for run in place.store.runs(limit=5, plan_id=id_) if not run.ended), None)
+        going_on = next(
+            (run for run in place.store.runs(limit=MOST_SWEEP_RUNS + 5, plan_id=id_) if not run.ended), None
+        )
         return Status(id_, plan.state.value, plan.state is not PlanState.REQUESTED and going_on is None, plan, going_on)
     raise InvalidInput(f"{id_!r} is no id", allowed="a plan-, req- or run- id", next_step="list_work shows the ids")
 
@@ -73,11 +75,11 @@ def run_progress(place: Workplace, run: RunRecord) -> RunProgress:
 
 
 def plan_of(place: Workplace, run: RunRecord) -> TrainingPlan:
-    """The settled plan that this run carries out."""
+    """The settled plan that this run carries out; of a sweep, with the arguments of this run."""
     plan = place.store.plan(run.plan_id).plan
     if plan is None:
         raise WrongStep(f"plan {run.plan_id} has no settled inputs", next_step="answer_questions")
-    return plan
+    return plan.of_member(run.member)
 
 
 def wait(place: Workplace, id_: str, wait_s: float) -> Status:

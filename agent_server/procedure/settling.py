@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.config.plan import MOST_SWEEP_RUNS
 from tools.answer_questions import answer_questions, merged_answers
 from tools.domain.errors import InvalidInput, WrongStep
 from tools.domain.findings import Answer, Finding
@@ -139,6 +140,13 @@ def _same_inputs(place: Workplace, inputs: dict[str, Any], base_plan_id: str | N
     """The newest plan made from exactly these inputs, unless its run is over: then a new one is wanted."""
     for record in place.store.plans(limit=_SEARCHED_PLANS):
         if record.inputs == inputs and record.base_plan_id == base_plan_id:
-            run = place.run_of(record.plan_id, "full") if record.state is PlanState.LAUNCHED else None
-            return None if run and run.ended else place.reconciler.expire(record)
+            return None if _is_over(place, record) else place.reconciler.expire(record)
     return None
+
+
+def _is_over(place: Workplace, record: PlanRecord) -> bool:
+    """Whether every run of the plan has ended."""
+    if record.state is not PlanState.LAUNCHED or record.plan is None:
+        return False
+    runs = [run for run in place.store.runs(limit=MOST_SWEEP_RUNS + 50, plan_id=record.plan_id) if run.kind == "full"]
+    return len(runs) >= record.plan.num_runs and all(run.ended for run in runs)

@@ -7,7 +7,7 @@ from pathlib import Path
 from agent_server.reconciler import Reconciler
 from agent_server.settings import Settings
 from runtime.config.order import RunKind
-from runtime.config.plan import TrainingPlan
+from runtime.config.plan import MOST_SWEEP_RUNS, TrainingPlan
 from runtime.launchers.base import Launcher
 from runtime.layout import RunLayout
 from tools.domain.errors import WrongStep
@@ -56,7 +56,7 @@ class Workplace:
         """
         require_id(plan_id, "plan")
         self.store.plan(plan_id)
-        for run in self.store.runs(limit=50, plan_id=plan_id):
+        for run in self.store.runs(limit=MOST_SWEEP_RUNS + 50, plan_id=plan_id):
             self.reconciler.reconcile(run)
         return self.reconciler.expire(self.store.plan(plan_id))
 

@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from agent_server.approvals.policy.assess import assess
 from agent_server.approvals.policy.budgets import free_launches
-from agent_server.approvals.policy.check import Rules, check_request, facts_of, reservation
+from agent_server.approvals.policy.check import Rules, check_request, facts_of, reservation, share_id
 from agent_server.approvals.policy.device_use import DeviceUse
 from agent_server.approvals.policy.in_force import judge_policy, judge_prices
 from tools.domain.approval import Approval, ApprovalRequest, Assessment
@@ -12,7 +12,7 @@ from tools.domain.budget import Reservation
 from tools.domain.errors import Refused, WrongStep
 from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState
 from tools.domain.run_state import RunRecord
-from tools.request_approval import launch_refusals, store_refusals
+from tools.request_approval import launch_refusals, member_refusals, store_refusals
 
 from . import integrity
 from .applied import applied_state
@@ -46,15 +46,17 @@ def require_launchable(
     record = find_plan(connection, request.plan_id)
     key = None if approval is None else find_key(connection, approval.decision.key_id)
     checked = check_request(record, request, current_rules(connection, now_s=now_s))
-    reasons = launch_refusals(record, request, approval, key, now_s=now_s, required=checked.required)
+    reasons = launch_refusals(record, request, approval, key, now_s=now_s, required=checked.required, member=run.member)
+    reasons.extend(member_refusals(request.plan or record.plan, run.member))
     reasons.extend(checked.reasons)
     reasons.extend(store_refusals(request, identity=identity))
     if run.plan_digest != request.plan_digest:
         reasons.append(f"the run is of plan digest {run.plan_digest[:8]}, approved is {request.plan_digest[:8]}")
-    held = find_reservation(connection, request.request_id)
+    reserved = share_id(request.request_id, run.member)
+    held = find_reservation(connection, reserved)
     if held is None and approval is not None and approval.decision.decision == "approve":
         reasons.append("nothing is reserved for it in the budgets")
-    subjects = {request.request_id, request.plan_id} | ({key.key_id} if key else set())
+    subjects = {request.request_id, request.plan_id, reserved} | ({key.key_id} if key else set())
     reasons.extend(integrity.problems(connection, only=subjects))
     if reasons or approval is None or held is None:
         raise Refused(f"plan {record.plan_id} may not launch: " + "; ".join(reasons), next_step=_ASK_AGAIN)

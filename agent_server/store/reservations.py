@@ -6,7 +6,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from agent_server.approvals.policy.budgets import budget_refusals
-from agent_server.approvals.policy.check import Rules, settled
+from agent_server.approvals.policy.check import Rules, settled, share_id, shares
+from tools.domain.approval import ApprovalRequest
 from tools.domain.budget import Reservation
 from tools.domain.errors import Refused
 from tools.domain.run_state import RunRecord
@@ -36,9 +37,18 @@ def reservation_of_run(connection: Connection, run_id: str) -> Reservation | Non
 
 
 def reserve(
-    connection: Connection, ledger: Ledger, new: Reservation, *, rules: Rules, actor: str, now_s: float
+    connection: Connection,
+    ledger: Ledger,
+    new: Reservation,
+    *,
+    rules: Rules,
+    actor: str,
+    now_s: float,
+    num_runs: int = 1,
 ) -> None:
-    """Insert the reservation if every budget holds it. The caller has the write lock, so no other can come between.
+    """Insert the reservation, of a sweep one for each run, if every budget holds all of it.
+
+    The caller has the write lock, so no other can come between.
 
     Raises:
         Refused: a budget does not hold it, or the records of the budgets were edited.
@@ -51,19 +61,29 @@ def reserve(
             f"plan {new.plan_id} may not be approved: {'; '.join(reasons)}",
             next_step="wait for runs to end, make the plan smaller, or apply a policy with a larger budget",
         )
-    ledger.add(
-        connection,
-        _COLUMN,
-        new,
-        Entry(actor, "reserved", _facts(new)),
-        reservation_id=new.reservation_id,
-        run_id=new.run_id,
-    )
+    for share in shares(new, num_runs):
+        ledger.add(
+            connection,
+            _COLUMN,
+            share,
+            Entry(actor, "reserved", _facts(share)),
+            reservation_id=share.reservation_id,
+            run_id=share.run_id,
+        )
 
 
 def take(connection: Connection, ledger: Ledger, held: Reservation, run: RunRecord, *, actor: str) -> None:
     """From now on the reservation is this run's, and no longer expires."""
     _change(connection, ledger, held.model_copy(update={"run_id": run.run_id}), actor=actor, event="reservation_taken")
+
+
+def extend(connection: Connection, ledger: Ledger, request: ApprovalRequest, *, actor: str) -> None:
+    """The first run of a sweep starts: what is reserved for the others is kept for as long as they may start."""
+    for member in range(1, request.plan.num_runs + 1 if request.plan else 1):
+        held = find_reservation(connection, share_id(request.request_id, member))
+        if held is not None and held.run_id is None and request.launch_until_s is not None:
+            longer = held.model_copy(update={"expires_at_s": request.launch_until_s})
+            _change(connection, ledger, longer, actor=actor, event="reservation_kept")
 
 
 def settle(connection: Connection, ledger: Ledger, run: RunRecord, *, elapsed_s: float | None, now_s: float) -> None:

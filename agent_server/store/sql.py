@@ -168,23 +168,29 @@ class SqlStore(ApproverRecords):
         with self._database.write() as connection:
             request = find_request(connection, request_id)
             approval = find_approval(connection, request_id)
-            if approval is not None and approval.used_by is not None:
-                return find_run(connection, approval.used_by)
+            earlier = None if approval is None else approval.run_for(run.member)
+            if earlier is not None:
+                return find_run(connection, earlier)
             record, approval, held = launching.require_launchable(
                 connection, request, approval, run, now_s=self._now_s(connection), identity=self.identity
             )
             run = run.model_copy(update={"request_id": request_id})
-            used = approval.model_copy(update={"used_by": run.run_id})
-            facts = {"run_id": run.run_id, "plan_digest": run.plan_digest}
+            used: dict[str, Any] = {"used_by": run.run_id}
+            facts: dict[str, Any] = {"run_id": run.run_id, "plan_digest": run.plan_digest}
+            if run.member is not None:
+                used = {"used_for": {**approval.used_for, str(run.member): run.run_id}}
+                facts["member"] = run.member
             self._ledger.change(
                 connection,
                 tables.approvals.c.request_id,
-                used,
+                approval.model_copy(update=used),
                 Entry(record.requester, "approval_used", facts),
                 request_id=request_id,
-                used_by=run.run_id,
+                used_by=used.get("used_by"),
             )
             reservations.take(connection, self._ledger, held, run, actor=record.requester)
+            if run.member is not None and not approval.used_for:
+                reservations.extend(connection, self._ledger, request, actor=record.requester)
             self._launch(connection, run, record)
             return run
 
@@ -337,17 +343,17 @@ class SqlStore(ApproverRecords):
     def _reserve(self, connection: Connection, request: ApprovalRequest, *, actor: str) -> None:
         now_s = self._now_s(connection)
         rules = launching.current_rules(connection, now_s=now_s)
+        record = find_plan(connection, request.plan_id)
         new = reservation(
-            find_plan(connection, request.plan_id),
-            rules,
-            reservation_id=request.request_id,
-            now_s=now_s,
-            expires_at_s=request.expires_at_s,
+            record, rules, reservation_id=request.request_id, now_s=now_s, expires_at_s=request.expires_at_s
         )
-        reservations.reserve(connection, self._ledger, new, rules=rules, actor=actor, now_s=now_s)
+        num_runs = record.plan.num_runs if record.plan else 1
+        reservations.reserve(connection, self._ledger, new, rules=rules, actor=actor, now_s=now_s, num_runs=num_runs)
 
     def _launch(self, connection: Connection, run: RunRecord, record: PlanRecord) -> None:
         self._insert_run(connection, run, actor=record.requester)
+        if record.state is PlanState.LAUNCHED:
+            return  # a further run of a sweep
         launched = record.model_copy(update={"state": PlanState.LAUNCHED})
         self._write_plan(connection, launched, actor=record.requester)
 

@@ -33,14 +33,17 @@ class Bench:
     human: Human
     project: Path
 
-    def plan(self, *, argv: tuple[str, ...] = ("--lr", "0.01")) -> TrainingPlan:
+    def plan(
+        self, *, argv: tuple[str, ...] = ("--lr", "0.01"), sweep: tuple[tuple[str, ...], ...] = ()
+    ) -> TrainingPlan:
         """A settled plan for the project as it is now; its code lies in the snapshot store."""
         data = self.project / "data" / "train.csv"
         snapshot, _ = collect(self.project / "train.py", data_paths=[data])
         store_code(snapshot, self.place.settings.snapshots_dir)
         size, digest, mode = data_digest(data)
         return TrainingPlan(
-            argv=argv,
+            argv=sweep[0] if sweep else argv,
+            sweep=sweep,
             environment={"PATH": "/usr/bin:/bin"},
             code=snapshot,
             data=(DataFile(role="train", path=str(data), size_bytes=size, sha256=digest, mode=mode),),
@@ -52,9 +55,16 @@ class Bench:
             ceilings=Ceilings(wall_time_s=600),
         )
 
-    def record(self, state: PlanState = PlanState.VALID, *, argv: tuple[str, ...] = ("--lr", "0.01")) -> PlanRecord:
+    def record(
+        self,
+        state: PlanState = PlanState.VALID,
+        *,
+        argv: tuple[str, ...] = ("--lr", "0.01"),
+        sweep: tuple[tuple[str, ...], ...] = (),
+        cost: float | None = None,
+    ) -> PlanRecord:
         """A stored plan in this state (up to `estimated`), with the evidence that belongs to it."""
-        plan = self.plan(argv=argv)
+        plan = self.plan(argv=argv, sweep=sweep)
         tried = state in (PlanState.SMOKED, PlanState.ESTIMATED)
         record = PlanRecord(
             plan_id=new_id("plan"),
@@ -64,7 +74,7 @@ class Bench:
             plan=plan,
             plan_digest=plan.digest,
             smoke=smoke_result(plan) if tried else None,
-            estimate=cost_estimate(plan) if state is PlanState.ESTIMATED else None,
+            estimate=cost_estimate(plan, cost=cost) if state is PlanState.ESTIMATED else None,
         )
         self.store.add_plan(record)
         return record

@@ -60,13 +60,17 @@ class ApprovalRequest(Frozen):
     expires_at_s: float
     plan: TrainingPlan | None = None
     assessment: Assessment | None = None
+    launch_until_s: float | None = Field(
+        default=None,
+        description="of a sweep: its further runs may start until then, once the first has started in time",
+    )
     store: str = Field(default="", description="the database that it was made in: an approval does not go with a copy")
 
     @property
     def digest(self) -> str:
         """request_digest: what the approver signs over."""
         later = {
-            name for name in ("assessment", "store") if not getattr(self, name)
+            name for name in ("assessment", "launch_until_s", "store") if not getattr(self, name)
         }  # older requests keep their digest
         return digest_json(self.model_dump(mode="json", exclude=later or None))
 
@@ -95,11 +99,19 @@ class Decision(Frozen):
 
 
 class Approval(Frozen):
-    """A decision in its DSSE envelope, as the store keeps it. `used_by` is the run that consumed it."""
+    """A decision in its DSSE envelope, as the store keeps it.
+
+    `used_by` is the run that consumed it; of a sweep, `used_for` holds the run of each member that has started.
+    """
 
     decision: Decision
     envelope: dict[str, Any]
     used_by: str | None = None
+    used_for: dict[str, str] = Field(default_factory=dict)
+
+    def run_for(self, member: int | None) -> str | None:
+        """The run that used it, for this member of a sweep."""
+        return self.used_by if member is None else self.used_for.get(str(member))
 
 
 class ApproverKey(Frozen):

@@ -13,7 +13,7 @@ class Reservation(Frozen):
     """One launch in the budgets. Amounts are decimal texts, so that sums are exact; None is unknown, never 0.
 
     Attributes:
-        reservation_id: the request's id; the run's for a launch in the free tier.
+        reservation_id: the request's id, of a sweep with the member's number; the run's for a launch in the free tier.
         expires_at_s: without a run, it counts until then.
         hourly_rate: price of the whole job for an hour, as it was when the launch was approved.
         free: a launch in the free tier, without an approval.

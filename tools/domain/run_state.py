@@ -29,7 +29,10 @@ _AFTER: dict[RunState, frozenset[RunState]] = {
 
 
 class RunRecord(Frozen):
-    """One run as the store keeps it. `run_dir` is absolute; the files in it are the truth, this row follows them."""
+    """One run as the store keeps it. `run_dir` is absolute; the files in it are the truth, this row follows them.
+
+    `member`: of a sweep, which of the plan's argument sets it carries out, the first being 1.
+    """
 
     run_id: str
     plan_id: str
@@ -39,6 +42,7 @@ class RunRecord(Frozen):
     run_dir: str
     created_at_s: float
     request_id: str | None = None
+    member: int | None = None
     result: RunResult | None = None
     reason: str = ""
     verification: Verification | None = None

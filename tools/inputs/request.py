@@ -19,6 +19,7 @@ class InputRequest(Frozen):
         settings: see tools.inputs.settings.
         smoke_args: all arguments of the small run, in place of `args`.
         evaluation: see tools.inputs.evaluation.
+        sweep: what each run of a sweep adds to `args`; `none` alone takes an inherited sweep away.
     """
 
     script: str = ""
@@ -28,6 +29,7 @@ class InputRequest(Frozen):
     settings: dict[str, Any] = Field(default_factory=dict)
     smoke_args: tuple[str, ...] = ()
     evaluation: dict[str, Any] | None = None
+    sweep: tuple[str, ...] = ()
 
 
 def merged_request(request: InputRequest, base_inputs: Mapping[str, Any] | None) -> InputRequest:
@@ -48,6 +50,7 @@ def merged_request(request: InputRequest, base_inputs: Mapping[str, Any] | None)
         settings=_without_none({**base.settings, **request.settings}),
         smoke_args=request.smoke_args or base.smoke_args,
         evaluation=_without_none(evaluation) or None,
+        sweep=request.sweep or base.sweep,
     )
 
 

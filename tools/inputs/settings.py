@@ -40,6 +40,7 @@ _NUMBERS = {
     "seed": _Number(0, 2**63 - 1, optional=True),
     "wall_time_s": _Number(1, 90 * 86_400, whole=False),
     "max_retries": _Number(0, 10),
+    "max_cost": _Number(0, 1e9, whole=False),
     "disk_gib": _Number(0.001, 1_000_000, whole=False),
     "smoke_steps": _Number(6, 10_000),
     "smoke_wall_time_s": _Number(1, 86_400, whole=False),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import ROUND_UP, Decimal
+from decimal import ROUND_DOWN, ROUND_UP, Decimal
 from pathlib import PurePosixPath
 
 from runtime.config.plan import TrainingPlan
@@ -20,7 +20,10 @@ _EXACT = Decimal("0.000001")
 
 @dataclass(frozen=True)
 class Amounts:
-    """The most that a plan may use: its approved wall time on all devices. None is unknown, and `why` says so."""
+    """The most that a plan may use: its approved wall time on all devices, or its ceiling of cost if that is less.
+
+    None is unknown, and `why` says so. `hourly_rate` is that of one run.
+    """
 
     cost: Decimal | None
     device_hours: Decimal
@@ -51,9 +54,9 @@ class _Need:
 
 
 def amounts(plan: TrainingPlan, estimate: CostEstimate | None, prices: PriceList | None) -> Amounts:
-    """Cost counts as known when a price fits and the estimate has a cost in the same currency."""
-    seconds = Decimal(repr(plan.ceilings.wall_time_s))
-    device_hours = exact(seconds * plan.layout.num_processes / 3600)  # multiplied first: thirds stay exact
+    """For all runs of a sweep together; a cost is known when a price fits and the estimate has one in its currency."""
+    seconds, num_runs = Decimal(repr(plan.ceilings.wall_time_s)), plan.num_runs
+    device_hours = exact(seconds * plan.layout.num_processes * num_runs / 3600)  # multiplied first: thirds stay exact
     price = prices.price_for(plan.layout) if prices else None
     if prices is None or price is None:
         why = "no price fits this launcher and device" if prices else "no price list counts"
@@ -63,7 +66,10 @@ def amounts(plan: TrainingPlan, estimate: CostEstimate | None, prices: PriceList
         return Amounts(None, device_hours, rate, prices.currency, "the estimate has no cost")
     if estimate.currency != prices.currency:
         return Amounts(None, device_hours, rate, prices.currency, f"the estimate is in {estimate.currency}")
-    return Amounts(exact(rate * seconds / 3600), device_hours, rate, prices.currency, "")
+    cost = exact(rate * seconds * num_runs / 3600)
+    if plan.ceilings.cost is not None:
+        cost = min(cost, Decimal(repr(plan.ceilings.cost)))
+    return Amounts(cost, device_hours, rate, prices.currency, "")
 
 
 def assess(in_force: PolicyInForce, facts: Facts, *, free_today: int | None = None) -> Assessment:
@@ -102,6 +108,12 @@ def assess(in_force: PolicyInForce, facts: Facts, *, free_today: int | None = No
 def exact(amount: Decimal) -> Decimal:
     """Rounded up to a millionth: a sum of these never says less than was used."""
     return amount.quantize(_EXACT, ROUND_UP)
+
+
+def parts(amount: Decimal, number: int) -> list[Decimal]:
+    """`number` equal parts in millionths that add up to the amount; what does not divide goes to the first."""
+    part = (amount / number).quantize(_EXACT, ROUND_DOWN)
+    return [amount - part * (number - 1), *([part] * (number - 1))]
 
 
 def plain(amount: Decimal) -> str:
@@ -169,7 +181,8 @@ def _by_reach(policy: Policy, plan: TrainingPlan) -> _Need:
     table = policy.launches.irreversible
     signs = [f"the secret {name} is passed to the job" for name in plan.inherited]
     for word in table.words:
-        signs += [f"{word!r} stands in the argument {text!r}" for text in plan.argv if word.lower() in text.lower()]
+        given = dict.fromkeys(text for arguments in (plan.argv, *plan.sweep) for text in arguments)
+        signs += [f"{word!r} stands in the argument {text!r}" for text in given if word.lower() in text.lower()]
     if signs:
         return _Need(table.signs, f"may be irreversible: {'; '.join(signs)}", False)
     return _Need(table.none_seen, "no sign of something irreversible was seen", True)
@@ -186,6 +199,8 @@ def _free_obstacle(
     tier = in_force.policy.free_tier
     if tier is None or in_force.floor is not None:
         return "there is none"
+    if facts.plan.sweep:
+        return "a sweep is for a human to approve"
     if not facts.smoke_passed:
         return "the smoke run did not pass"
     doubt = next((need.words for need in needs if not need.harmless), None)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
 
+from runtime.config.order import CostLimit
 from tools.domain.approval import ApprovalRequest, Assessment, AssuranceLevel
 from tools.domain.budget import Reservation, plausible
 from tools.domain.errors import Refused
 from tools.domain.plan_state import PlanRecord
 from tools.domain.ports import StoreMode
 
-from .assess import Amounts, Facts, amounts, assess, exact, plain
+from .assess import Amounts, Facts, amounts, assess, exact, parts, plain
 from .device_use import NOT_LOOKED_AT, DeviceUse
 from .in_force import Holder, PolicyInForce, PricesInForce, policy_in_force, prices_in_force
 from .model import LEVELS
@@ -98,7 +99,7 @@ def reservation(
     expires_at_s: float,
     run_id: str | None = None,
 ) -> Reservation:
-    """The most that this launch may use; with a run id it is a launch in the free tier."""
+    """The most that this launch (of a sweep: all its runs) may use; with a run id it is a launch in the free tier."""
     facts = facts_of(record, rules.prices)
     found: Amounts = amounts(facts.plan, facts.estimate, rules.prices.prices)
     return Reservation(
@@ -116,6 +117,36 @@ def reservation(
         hourly_rate=None if found.hourly_rate is None else plain(found.hourly_rate),
         num_processes=facts.plan.layout.num_processes,
     )
+
+
+def shares(whole: Reservation, num_runs: int) -> list[Reservation]:
+    """Of a sweep, what each run may use: equal parts of the whole, each settled by its own run."""
+    if num_runs == 1:
+        return [whole]
+    hours = parts(Decimal(whole.device_hours), num_runs)
+    costs = [None] * num_runs if whole.cost is None else [plain(p) for p in parts(Decimal(whole.cost), num_runs)]
+    return [
+        whole.model_copy(
+            update={
+                "reservation_id": share_id(whole.reservation_id, member),
+                "cost": costs[member - 1],
+                "device_hours": plain(hours[member - 1]),
+            }
+        )
+        for member in range(1, num_runs + 1)
+    ]
+
+
+def share_id(request_id: str, member: int | None) -> str:
+    """The id of what is reserved for this run."""
+    return request_id if member is None else f"{request_id}.{member}"
+
+
+def cost_limit(held: Reservation) -> CostLimit | None:
+    """What the run's supervisor enforces; None if no price is known."""
+    if held.cost is None or held.hourly_rate is None:
+        return None
+    return CostLimit(most=held.cost, hourly_rate=held.hourly_rate, currency=held.currency)
 
 
 def settled(held: Reservation, *, elapsed_s: float | None, basis: str, now_s: float) -> Reservation:
