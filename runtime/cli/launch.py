@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from ..config.choices import Choices, choose
+from ..config.hostfile import apply_hostfile
 from ..config.loader import load
 from ..config.locations import find_file
 from ..config.machines import node_group
@@ -34,7 +35,7 @@ def resolve_launch(texts: Mapping[str, str], environ: Mapping[str, str]) -> Reso
     typed, variables = from_command_line(texts), from_environment(environ)
     named = typed.values.get("config_file") or variables.values.get("config_file")
     path = find_file(named.value if named else None, environ)
-    return resolve([typed, variables], load(path) if path is not None else None)
+    return apply_hostfile(resolve([typed, variables], load(path) if path is not None else None))
 
 
 def launch(script: str, arguments: tuple[str, ...], texts: Mapping[str, str], *, mask: Mask) -> None:

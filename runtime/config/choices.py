@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from ..batch_arithmetic import BatchNumber, BatchVerdict, settle_batches
 from ..errors import ConfigurationError
 from ..mesh import ParallelDims
 from .deepspeed_file import DeepSpeedFile
+from .hostfile import LAUNCHER_ONLY
 from .launch_options import DEVICES
 from .loader import Given, deepspeed_values, load
 from .option_kinds import write_text
 from .option_table import table
-from .resolve import Resolved, Value
+from .resolve import Resolved
 
 _RANKS = {"argument": 0, "command line": 1, "environment": 2, "file": 3}
 _BUILT_STRATEGIES = ("single", "ddp", "fsdp")
@@ -110,7 +110,8 @@ def _variables(resolved: Resolved, strategy: Answer | None) -> dict[str, str]:
     told = {
         table()[name].variable: write_text(value.value)
         for name, value in resolved.given().items()
-        if name == "gradient_accumulation_steps" or (section and table()[name].section == section)
+        if name == "gradient_accumulation_steps"
+        or (section and table()[name].section == section and name not in LAUNCHER_ONLY)
     }
     return told if strategy is None else {table()["strategy"].variable: strategy.value, **told}
 
@@ -193,7 +194,7 @@ def _deepspeed_file(resolved: Resolved) -> DeepSpeedFile | None:
     if named.value is None or str(named.value).lower() == "none":
         found = main
     else:
-        other = load(_beside(named, resolved)).deepspeed
+        other = load(resolved.path("deepspeed_config_file")).deepspeed
         if other is None:
             raise ConfigurationError(
                 f"{named.said('deepspeed_config_file')} is no DeepSpeed configuration",
@@ -210,14 +211,6 @@ def _deepspeed_file(resolved: Resolved) -> DeepSpeedFile | None:
     if found is not None:
         _require_agreement(resolved, deepspeed_values(found))
     return found
-
-
-def _beside(named: Value, resolved: Resolved) -> Path:
-    """A relative name in a file is meant from that file's folder, if it is not found from here."""
-    path = Path(named.value).expanduser()
-    if named.origin == "file" and resolved.file is not None and not path.is_file():
-        return resolved.file.path.parent / path
-    return path
 
 
 def _require_agreement(resolved: Resolved, theirs: dict[str, Given]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigurationError
@@ -56,6 +57,14 @@ class Resolved:
 
     def get(self, name: str) -> Any:
         return self.values[name].value
+
+    def path(self, name: str) -> Path:
+        """A given path; a relative one in a file is meant from that file's folder, if it is not found from here."""
+        value = self.values[name]
+        path = Path(value.value).expanduser()
+        if value.origin == "file" and self.file is not None and not path.is_file():
+            return self.file.path.parent / path
+        return path
 
     def given(self) -> dict[str, Value]:
         return {name: value for name, value in self.values.items() if value.is_given}

@@ -20,6 +20,7 @@ from runtime.layout import RunLayout
 from runtime.run_files import read_claim, read_result, write_model
 from runtime.snapshots.data_manifest import data_digest
 from runtime.snapshots.snapshot import collect, materialise, store
+from tests.fakes.author import Author
 
 DEADLINE_S = 50.0
 _T = TypeVar("_T")
@@ -165,6 +166,11 @@ def _runs(root: Path) -> Iterator[Runs]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(claim.pid, 9)
         assert kill_marked(run.run_id, deadline_s=10.0) == []
+
+
+@pytest.fixture
+def author(tmp_path: Path) -> Author:
+    return Author(tmp_path)
 
 
 @pytest.fixture

@@ -4,25 +4,19 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.cli.checks import DeviceChoice, settle_devices
-from runtime.config.order import RunResult
-from runtime.env import current_environment
 from runtime.errors import ConfigurationError
-from runtime.layout import RunLayout
 from runtime.procfs import marked_pids
-from runtime.run_files import read_order, read_result
+from runtime.run_files import read_order
+from tests.fakes.author import DEADLINE_S, Author
 
 pytestmark = pytest.mark.multiprocess
-DEADLINE_S = 55.0
 
 ARGV = "import sys, json\nprint(json.dumps(sys.argv[1:]))\n"
 OK = """
@@ -43,49 +37,6 @@ if os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 dist.all_reduce(torch.ones(1))
 """
-
-
-class Author:
-    """Somebody at a shell in a directory of their own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "runtime.cli", "launch", *arguments],
-            cwd=self.directory,
-            env={**current_environment(), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def launch(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
-        with self.start(*arguments, **environment) as process:
-            stdout, stderr = process.communicate(timeout=DEADLINE_S)
-        return process.returncode, stdout, stderr
-
-    def write(self, text: str, name: str = "train.py") -> None:
-        (self.directory / name).write_text(text)
-
-    def runs(self) -> list[RunLayout]:
-        return [RunLayout(path) for path in sorted(self.directory.glob("forerun-runs/*"))]
-
-    def result(self) -> RunResult:
-        (layout,) = self.runs()
-        result = read_result(layout)
-        assert result is not None
-        order = read_order(layout)
-        assert order is not None
-        assert marked_pids(order.run_id) == []
-        return result
-
-
-@pytest.fixture
-def author(tmp_path: Path) -> Author:
-    return Author(tmp_path)
 
 
 def test_everything_after_the_script_is_the_scripts(author: Author) -> None:
