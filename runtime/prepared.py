@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from . import collectives
 from .checkpoint.checkpointer import Part
-from .data.activity import Activity, Iteration, LoaderLimit, valid_rows
+from .data.activity import Activity, Iteration, LoaderLimit, valid_part
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
 from .errors import UsageError
 from .mesh import effective_batch
@@ -26,7 +26,7 @@ from .reporting import RunReporter
 from .smoke import SmokeRun
 from .state import PartialState
 from .strategies.base import Strategy
-from .structures import all_tensors, recursively_apply
+from .structures import all_tensors, map_leaves
 
 _SKIPS_WORTH_A_WORD = 3
 
@@ -211,10 +211,8 @@ class Prepared:
         num_valid = None if iteration is None else iteration.num_valid
         length = None if iteration is None else iteration.length
         if all_tensors(data) and not as_objects:
-            return collectives.gather_uneven(recursively_apply(valid_rows, data, num_valid, length))
-        if num_valid is not None and isinstance(data, (list, tuple)) and len(data) == length:
-            data = data[:num_valid]
-        return collectives.gather_object(data)
+            return collectives.gather_uneven(map_leaves(lambda leaf: valid_part(leaf, num_valid, length), data))
+        return collectives.gather_object(valid_part(data, num_valid, length))
 
     def forget_gradients(self) -> None:
         """Begin anew: gradients computed before a checkpoint was loaded belong to another state."""

@@ -1,5 +1,6 @@
 """Which loaders are being iterated: the one that yielded last is the one that the loop's body works on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ class Iteration:
 
     Attributes:
         num_valid: how many samples of the current batch count; None if all do.
-        length: number of samples in the current batch of this rank; None if unknown.
+        length: number of samples in the current batch of this rank; None if unknown (batches of the data set's own).
         is_last: no batch follows the current one.
     """
 
@@ -54,23 +55,62 @@ class Activity:
         return self._running[-1] if self._running else None
 
     @property
+    def loaders(self) -> list[Any]:
+        """The loaders that are being iterated, the current one last."""
+        return [iteration.loader for iteration in self._running]
+
+    @property
     def at_end(self) -> bool:
         """Whether the current batch is its loader's last."""
         return self.current is not None and self.current.is_last
 
 
-def valid_rows(tensor: torch.Tensor, num_valid: int | None, length: int | None) -> torch.Tensor:
-    """The rows of this rank's batch that are no repetitions.
+def valid_part(data: Any, num_valid: int | None, length: int | None) -> Any:
+    """What belongs to samples that are no repetitions: rows of tensors, elements of lists with one per sample.
+
+    Numbers of the whole batch (scalars) stay, unless all of it is a repetition.
+
+    Args:
+        num_valid: samples of this rank's batch that count; None if all do.
+        length: samples of this rank's batch; None if unknown.
 
     Raises:
-        UsageError: the tensor's rows are not the batch's samples, so that it cannot be told which ones repeat.
+        UsageError: rows or elements are not the batch's samples, so that it cannot be told which ones repeat.
     """
-    if num_valid is None or tensor.ndim == 0:
-        return tensor
-    if tensor.shape[0] != length:
+    if isinstance(data, torch.Tensor):
+        rows = data.reshape(1) if data.ndim == 0 else data
+        return rows if num_valid is None or (data.ndim == 0 and num_valid) else _first(rows, num_valid, length)
+    if num_valid is None:
+        return data
+    if isinstance(data, Mapping):
+        return {key: valid_part(value, num_valid, length) for key, value in data.items()}
+    if not isinstance(data, (list, tuple)):
+        return data
+    if any(isinstance(item, (torch.Tensor, Mapping, list, tuple)) for item in data) and not _by_sample(data, length):
+        parts = [valid_part(item, num_valid, length) for item in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    return _first(data, num_valid, length)
+
+
+def _by_sample(data: list[Any] | tuple[Any, ...], length: int | None) -> bool:
+    """Whether the elements are samples, and not parts that hold one row for each sample."""
+    if len(data) != length:
+        return False
+    holds_rows = all(isinstance(item, (torch.Tensor, list, tuple)) and _size(item) == length for item in data)
+    return not (isinstance(data, tuple) and holds_rows)
+
+
+def _first(rows: Any, num_valid: int, length: int | None) -> Any:
+    if num_valid and _size(rows) != length:
+        what = f"a tensor of shape {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"{len(rows)} elements"
         raise UsageError(
-            f"gather_for_metrics of a tensor of shape {list(tensor.shape)}, but this rank's batch has {length} samples",
-            allowed="one row per sample of the current batch",
-            next_step="reduce to one row per sample first, or use even_batches=False",
+            f"gather_for_metrics of {what}, but this rank's batch has {length} samples",
+            allowed="one row or element per sample of the current batch",
+            next_step="reduce to one row per sample first, pass a list of samples with use_gather_object=True, "
+            "or use even_batches=False",
         )
-    return tensor[:num_valid]
+    return rows[:num_valid]
+
+
+def _size(rows: Any) -> int:
+    return len(rows) if not isinstance(rows, torch.Tensor) or rows.ndim else 1

@@ -1,53 +1,78 @@
 """A stream that rank 0 alone reads, dealing its batches out to the others."""
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice, tee
+from contextlib import nullcontext
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from ..errors import DistributedError
+from ..state import PartialState
+from .position import LoaderPosition
 from .samplers import Sharding
-from .sources import DealtStream, SourceBatch, set_epoch, stream_count, with_last, worker_options
+from .sources import SourceBatch
+from .streams import StreamSource
+
+_OPERATION = "the next dispatched batch"
 
 
-class DispatchedSource:
-    """Rank 0 reads every share of a round and scatters them; ranks without a share in the last round end."""
+class DispatchedSource(StreamSource):
+    """Rank 0 scatters a round after the other; ranks without a batch in the last round take part in it too."""
 
     def __init__(self, loader: DataLoader[Any], sharding: Sharding) -> None:
-        self.sharding = sharding
-        self._loader = loader
+        super().__init__(loader, sharding, all_ranks=True)
 
-    def batches(self, *, seed: int, epoch: int, start: int) -> Iterator[SourceBatch]:  # noqa: ARG002  # of the protocol
-        set_epoch(self._loader.dataset, epoch)
-        skipped = start // self.sharding.base_batches(1)
-        shares = self._all_ranks(skipped) if self.sharding.rank == 0 else None
+    def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
+        rounds = self._rounds(position) if self.sharding.rank == 0 else None
+        more = True
+        while more:
+            batch, more = self._receive(rounds)
+            if batch is not None:
+                yield batch
+
+    def _receive(
+        self, rounds: Iterator[tuple[list[SourceBatch | None], bool]] | None
+    ) -> tuple[SourceBatch | None, bool]:
+        """This rank's batch (None if it has no more), and whether another round follows.
+
+        Raises:
+            DistributedError: rank 0 could not read, or a rank has left the loop.
+        """
+        guard = PartialState().guard
+        dealt: tuple[list[SourceBatch | None], bool] | None = None
+        error: Exception | None = None
+        if rounds is not None:
+            try:
+                with nullcontext() if guard is None else guard.busy():
+                    dealt = next(rounds)
+            except Exception as raised:  # whatever the data set raises: the others must hear of it
+                error = raised
+        said = [None if error is None else f"{type(error).__name__}: {error}"]
+        if guard is not None:
+            said = guard.meet(_OPERATION, details=said[0])
+        if error is not None:
+            raise error
+        if said[0] is not None:
+            raise DistributedError(f"rank 0 could not read {_OPERATION}: {said[0]}", next_step="see rank 0's log")
+        received: list[tuple[SourceBatch | None, bool]] = [(None, False)]
+        sent = None if dealt is None else [(batch, dealt[1]) for batch in dealt[0]]
+        dist.scatter_object_list(received, sent, src=0)
+        return received[0]
+
+    def _rounds(self, position: LoaderPosition) -> Iterator[tuple[list[SourceBatch | None], bool]]:
+        """What to scatter: for each rank its next batch, and whether another round follows."""
+        waiting: list[deque[SourceBatch]] = [deque() for _ in range(self.sharding.world_size)]
+        source = iter(self.read(position))
+        ended = False
         while True:
-            received: list[SourceBatch | None] = [None]
-            dealt = None if shares is None else [next(share, None) for share in shares]
-            dist.scatter_object_list(received, dealt, src=0)
-            batch = received[0]
-            if batch is None:
-                return
-            yield batch
-            if batch.is_last:
-                return
-
-    def count(self, rank: int) -> int:
-        return stream_count(self._loader, replace(self.sharding, rank=rank))
-
-    def _all_ranks(self, skipped: int) -> list[Iterator[SourceBatch]]:
-        options = worker_options(self._loader) | {"collate_fn": _listed}
-        reader: DataLoader[Any] = DataLoader(self._loader.dataset, batch_size=1, generator=torch.Generator(), **options)
-        copies = tee((batch[0] for batch in reader), self.sharding.world_size)
-        shares = []
-        for rank, samples in enumerate(copies):
-            stream = DealtStream(self._loader, replace(self.sharding, rank=rank), samples=samples)
-            shares.append(with_last(islice(iter(stream), skipped, None)))
-        return shares
-
-
-def _listed(samples: Any) -> Any:
-    return samples
+            while not ended and any(len(queue) < 2 for queue in waiting):
+                dealt = next(source, None)
+                ended = dealt is None
+                for queue, batch in zip(waiting, dealt or (), strict=False):
+                    if batch is not None:
+                        queue.append(batch)
+            ready = [queue.popleft() if queue else None for queue in waiting]
+            batches = [b and b._replace(is_last=not queue) for b, queue in zip(ready, waiting, strict=True)]
+            yield batches, any(waiting)

@@ -6,16 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import ConfigurationError, UsageError
 from ..options import DataLoaderConfiguration
 from ..seeding import derive_seed
-from ..structures import batch_length, send_to_device
+from ..structures import send_to_device
 from .activity import Activity, Iteration, LoaderLimit
+from .already_sharded import refuse_sharded
 from .position import LoaderPosition
 from .samplers import Sharding
-from .sources import IndexedSource, Source, StreamSource
+from .sources import IndexedSource, Source, nominal_size
+from .streams import StreamSource
 
 
 class PreparedLoader:
@@ -39,35 +41,38 @@ class PreparedLoader:
     ) -> None:
         self.base_loader = loader
         self.sharding = sharding
-        self.position = LoaderPosition(seed, batch_size=self.sharding.batch_size)
         self._make_source = make_source
         self._source = make_source(sharding)
+        self.position = LoaderPosition(seed, batch_size=sharding.batch_size, readers=[0] * self._source.num_readers)
         self._device = device
         self._non_blocking = non_blocking
         self._stateful = stateful
         self._activity = activity
         self._limit = limit
         self._next_epoch = 0
-        self._resume_at = 0
+        self._resumes = False
 
     def __iter__(self) -> Iterator[Any]:
-        start = self._resume_at if self._stateful else 0
-        return self._iterate(start)
+        resumed = self._resumes and self._stateful
+        return self._iterate(self.position if resumed else self._upcoming, skipped=0)
 
     def __len__(self) -> int:
         """Number of batches that this rank takes in a whole epoch."""
-        return self._source.count(self.sharding.rank)
+        return self._source.count(self.sharding.rank, self._upcoming)
 
     def lengths(self) -> list[int] | None:
         """Number of batches for each rank; None if it is not known beforehand."""
         try:
-            return [self._source.count(rank) for rank in range(self.sharding.world_size)]
+            return [self._source.count(rank, self.position) for rank in range(self.sharding.world_size)]
         except TypeError:
             return None
 
     def skipping(self, num_batches: int) -> Iterator[Any]:
-        """The next epoch without its first batches, which are not loaded."""
-        return self._iterate(self.sharding.base_batches(num_batches))
+        """The next epoch without its first batches; they are not loaded unless this is a stream."""
+        if self._source.num_readers:
+            return self._iterate(self._upcoming, skipped=num_batches)
+        start = self.sharding.base_batches(num_batches)
+        return self._iterate(self.position.at(self._next_epoch, start, in_progress=True), skipped=0)
 
     @contextmanager
     def evened(self, even: bool) -> Iterator[None]:
@@ -87,9 +92,9 @@ class PreparedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Decide which epoch the next iteration is."""
-        if epoch != self._next_epoch or not self._resume_at:
-            self._resume_at = 0
-            self.position = self._place(epoch, 0, in_progress=False)
+        if epoch != self._next_epoch or not self._resumes:
+            self._resumes = False
+            self.position = self.position.at(epoch, in_progress=False)
         self._next_epoch = epoch
 
     @property
@@ -108,24 +113,31 @@ class PreparedLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = self.position.resume_from(state)
         self._next_epoch = self.position.epoch
-        self._resume_at = self.position.batches if self.position.in_progress else 0
+        self._resumes = self.position.in_progress
 
     def __getattr__(self, name: str) -> Any:
         if name == "base_loader":
             raise AttributeError(name)
         return getattr(self.base_loader, name)
 
-    def _iterate(self, start: int) -> Iterator[Any]:
+    @property
+    def _upcoming(self) -> LoaderPosition:
+        return self.position.at(self._next_epoch, in_progress=True)
+
+    def _iterate(self, start: LoaderPosition, *, skipped: int) -> Iterator[Any]:
         iteration = Iteration(self)
         if self._limit is not None and self._limit.ends(self, 0):
             return
-        epoch, self._next_epoch, self._resume_at = self._next_epoch, self._next_epoch + 1, 0
-        position = self.position = self._place(epoch, start, in_progress=True)
+        self._next_epoch, self._resumes = start.epoch + 1, False
+        position = self.position = replace(start, readers=list(start.readers))
+        per_round = self.sharding.base_batches(1)
         try:
-            for batch in self._source.batches(seed=position.seed, epoch=epoch, start=start):
-                position.batches += self.sharding.base_batches(1)
-                iteration.num_valid, iteration.is_last = batch.num_valid, batch.is_last
-                iteration.length = batch_length(batch.data)
+            for batch in self._source.batches(start):
+                position.advance(per_round, batch.reader)
+                if skipped:
+                    skipped -= 1
+                    continue
+                iteration.num_valid, iteration.is_last, iteration.length = batch.num_valid, batch.is_last, batch.length
                 self._activity.yielded(iteration)
                 yield self._placed(batch.data)
                 if self._limit is not None and self._limit.ends(self, iteration.num_yielded):
@@ -133,13 +145,10 @@ class PreparedLoader:
         finally:
             self._activity.ended(iteration)
         if self.position is position:
-            self.position = self._place(epoch + 1, 0, in_progress=False)
+            self.position = position.at(start.epoch + 1, in_progress=False)
 
     def _placed(self, data: Any) -> Any:
         return data if self._device is None else send_to_device(data, self._device, self._non_blocking)
-
-    def _place(self, epoch: int, batches: int, *, in_progress: bool) -> LoaderPosition:
-        return LoaderPosition(self.position.seed, epoch, batches, self.position.batch_size, in_progress)
 
 
 class SkippedLoader:
@@ -205,7 +214,9 @@ def prepare_loader(
 
     Raises:
         ConfigurationError: the configuration does not fit the loader.
+        UsageError: the loader is sharded already.
     """
+    refuse_sharded(loader)
     is_stream = isinstance(loader.dataset, IterableDataset)
     sharding = Sharding(
         rank=rank,
@@ -247,10 +258,7 @@ def _source(loader: DataLoader[Any], sharding: Sharding, is_stream: bool, dispat
 def _nominal_size(loader: DataLoader[Any], is_stream: bool, split: bool) -> int | None:
     if is_stream:
         return loader.batch_size
-    base = loader.batch_sampler
-    if base is None:
-        return None
-    if type(base) is BatchSampler or split:
-        size = getattr(base, "batch_size", None)
-        return size if isinstance(size, int) else None
-    return None
+    size = nominal_size(loader)
+    if size is None and split:
+        size = getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None

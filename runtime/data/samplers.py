@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, cycle, islice
+from itertools import chain, cycle, islice, repeat
 from typing import Generic, TypeVar
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, UsageError
 
 T = TypeVar("T")
 
@@ -63,14 +63,26 @@ def shard_batches(batches: Iterable[Sequence[T]], sharding: Sharding, *, start: 
 
     Args:
         start: number of dealt-out batches to pass over (for all ranks together).
+
+    Raises:
+        UsageError: a batch is larger than the nominal size that is to be split.
+    """
+    own = (shares[sharding.rank] for shares in deal_rounds(batches, sharding, start=start))
+    return (share for share in own if share is not None)
+
+
+def deal_rounds(
+    batches: Iterable[Sequence[T]], sharding: Sharding, *, start: int = 0
+) -> Iterator[list[Share[T] | None]]:
+    """What each rank takes in each round of one epoch; None for a rank without a batch in the last round.
+
+    Args:
+        sharding: of any rank.
+        start: number of dealt-out batches to pass over (for all ranks together).
     """
     if sharding.world_size == 1:
-        for batch in islice(batches, start, None):
-            yield Share(list(batch), len(batch))
-    elif sharding.split:
-        yield from _split(batches, sharding, start)
-    else:
-        yield from _in_turn(batches, sharding, start)
+        return ([Share(list(batch), len(batch))] for batch in islice(batches, start, None))
+    return (_split if sharding.split else _in_turn)(batches, sharding, start)
 
 
 def count_batches(num_batches: int, last_size: int | None, sharding: Sharding) -> int:
@@ -93,9 +105,8 @@ def count_batches(num_batches: int, last_size: int | None, sharding: Sharding) -
     return full + (rest > 0 and not sharding.drop_last)
 
 
-def _split(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[Share[T]]:
-    piece = sharding.per_device or 0
-    begin = sharding.rank * piece
+def _split(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[list[Share[T] | None]]:
+    whole, piece = sharding.batch_size or 0, sharding.per_device or 0
     head: list[T] = []
     for number, batch in enumerate(batches):
         items = list(batch)
@@ -103,14 +114,21 @@ def _split(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> It
         if number < start:
             continue
         size = len(items)
-        if sharding.even and size < (sharding.batch_size or 0):
-            items += islice(cycle(head), (sharding.batch_size or 0) - size)
-        own = items[begin : begin + piece]
-        if own:
-            yield Share(own, max(0, min(len(own), size - begin)))
+        if size > whole:
+            raise UsageError(
+                f"split_batches of a batch of {size} samples, where the batch sampler's batch_size is {whole}",
+                allowed="batches of at most that size",
+                next_step="correct the sampler's batch_size, or set split_batches=False",
+            )
+        if sharding.even and size < whole:
+            items += islice(cycle(head), whole - size)
+        pieces = [items[begin : begin + piece] for begin in range(0, whole, piece)]
+        yield [
+            Share(own, max(0, min(len(own), size - rank * piece))) if own else None for rank, own in enumerate(pieces)
+        ]
 
 
-def _in_turn(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[Share[T]]:
+def _in_turn(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[list[Share[T] | None]]:
     head: list[list[T]] = []
     current: list[list[T]] = []
     for number, batch in enumerate(batches):
@@ -121,29 +139,31 @@ def _in_turn(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> 
             continue
         current.append(items)
         if len(current) == sharding.world_size:
-            yield _round(current, head, sharding)[sharding.rank]
+            yield _round(current, head, sharding)
             current = []
     if not current:
         return
-    if sharding.even:
-        if not sharding.drop_last:
-            yield _round(current, head, sharding)[sharding.rank]
-    elif sharding.rank < len(current):
-        own = current[sharding.rank]
-        yield Share(own, len(own))
+    if not sharding.even:
+        yield [*_whole(current), *repeat(None, sharding.world_size - len(current))]
+    elif not sharding.drop_last:
+        yield _round(current, head, sharding)
 
 
-def _round(current: list[list[T]], head: list[list[T]], sharding: Sharding) -> list[Share[T]]:
+def _round(current: list[list[T]], head: list[list[T]], sharding: Sharding) -> list[Share[T] | None]:
     """One batch for every rank, filled up where that is asked for. The same on every rank."""
     if not sharding.even:
-        return [Share(items, len(items)) for items in current]
+        return [*_whole(current)]
     missing = sharding.world_size - len(current)
     if sharding.batch_size is None:
         repeated = islice(cycle(head), missing)
-        return [Share(items, len(items)) for items in current] + [Share(list(items), 0) for items in repeated]
+        return [*_whole(current), *(Share(list(items), 0) for items in repeated)]
     filling = cycle(chain.from_iterable(head))
-    shares = []
+    shares: list[Share[T] | None] = []
     for items in [*current, *([] for _ in range(missing))]:
         num_valid = len(items)
         shares.append(Share(items + list(islice(filling, sharding.batch_size - num_valid)), num_valid))
     return shares
+
+
+def _whole(batches: list[list[T]]) -> list[Share[T]]:
+    return [Share(items, len(items)) for items in batches]

@@ -1,162 +1,182 @@
-"""One rank's batches of an epoch: from data sets with indices, and from streams."""
+"""One rank's batches of an epoch of a data set with indices, and what all sources have in common."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from copy import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-from ..errors import UsageError
 from ..seeding import derive_seed
-from .samplers import Sharding, count_batches, shard_batches
+from .position import LoaderPosition
+from .randomness import apart, reseeded, seed_generators
+from .samplers import Sharding, Share, count_batches, shard_batches
+
+_DRAW_FROM_THEIR_OWN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class SourceBatch(NamedTuple):
-    """A collated batch and its bookkeeping; num_valid None means that all samples count."""
+    """A collated batch and its bookkeeping.
+
+    Attributes:
+        num_valid: how many samples count; None means all.
+        length: number of samples; None if unknown (a batch that the data set has made).
+        reader: the worker that read it from a stream.
+    """
 
     data: Any
     num_valid: int | None
     is_last: bool
+    length: int | None = None
+    reader: int = 0
 
 
 class Source(Protocol):
     """Yields one rank's batches."""
 
     sharding: Sharding
+    num_readers: int
+    """Processes of this rank that read a stream; 0 if batches are chosen by index."""
 
-    def batches(self, *, seed: int, epoch: int, start: int) -> Iterator[SourceBatch]:
-        """Batches of an epoch after `start` dealt-out batches."""
+    def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
+        """Batches of the position's epoch from there on."""
         ...
 
-    def count(self, rank: int) -> int:
-        """Number of batches that `rank` takes in an epoch; TypeError if unknown."""
+    def count(self, rank: int, position: LoaderPosition) -> int:
+        """Number of batches that `rank` takes in the position's epoch; TypeError if unknown."""
         ...
-
-
-def refuse_distributed_sampler(loader: DataLoader[Any]) -> None:
-    """A loader that is sharded already must not be sharded again.
-
-    Raises:
-        UsageError: the loader has a DistributedSampler.
-    """
-    if isinstance(loader.sampler, DistributedSampler):
-        raise UsageError(
-            "the loader has a DistributedSampler, so its data would be sharded twice",
-            allowed="a plain DataLoader (shuffle=True or False)",
-            next_step="remove the DistributedSampler; prepare() shards the loader",
-        )
 
 
 class IndexedSource:
     """Batches of a data set with indices. Whether a batch is the last is known without loading the next."""
 
+    num_readers = 0
+
     def __init__(self, loader: DataLoader[Any], sharding: Sharding) -> None:
-        refuse_distributed_sampler(loader)
         self.sharding = sharding
         self._loader = loader
-        self._dealt = _DealtBatches(loader, sharding)
+        self._planned = _Planned()
         self._generator = torch.Generator()
         batched = loader.batch_sampler is not None
-        place: dict[str, Any] = (
-            {"batch_sampler": self._dealt} if batched else {"sampler": _Single(self._dealt), "batch_size": None}
-        )
-        self._inner: DataLoader[Any] = DataLoader(
-            loader.dataset, generator=self._generator, **place, **worker_options(loader)
-        )
+        place: dict[str, Any] = {"batch_sampler" if batched else "sampler": self._planned}
+        if not batched:
+            place["batch_size"] = None
+        options = worker_options(loader)
+        if callable(getattr(loader.dataset, "set_epoch", None)):
+            options.pop("persistent_workers", None)  # a worker that stays would not hear of the next epoch
+        self._inner: DataLoader[Any] = DataLoader(loader.dataset, generator=self._generator, **place, **options)
 
-    def batches(self, *, seed: int, epoch: int, start: int) -> Iterator[SourceBatch]:
-        self._dealt.begin(seed=seed, epoch=epoch, start=start)
+    def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
+        set_epoch(self._loader.dataset, position.epoch)
+        notes: deque[tuple[int | None, bool, int | None]] = deque()
+        self._planned.begin(self._plan(position, notes))
         # Workers' seeds come from here, so that starting an epoch draws nothing from the global generator.
-        self._generator.manual_seed(derive_seed(seed, epoch, start, self.sharding.rank))
+        self._generator.manual_seed(derive_seed(position.seed, position.epoch, "workers"))
         for data in self._inner:
-            num_valid, is_last = self._dealt.notes.popleft()
-            yield SourceBatch(data, num_valid, is_last)
+            yield SourceBatch(data, *notes.popleft())
 
-    def count(self, rank: int) -> int:
+    def count(self, rank: int, position: LoaderPosition) -> int:
+        sharding = replace(self.sharding, rank=rank)
+        base, sampler = self._loader.batch_sampler, self._loader.sampler
+        if base is None:
+            return count_batches(len(sampler), 1, sharding)  # type: ignore[arg-type]  # TypeError without a length
+        num_batches = len(base)  # type: ignore[arg-type]  # likewise
+        size = nominal_size(self._loader)
+        if size is not None:
+            rest = len(base.sampler) % size  # type: ignore[attr-defined]  # of a plain batch sampler
+            return count_batches(num_batches, size if base.drop_last or not rest else rest, sharding)  # type: ignore[attr-defined]  # likewise
+        if sharding.split and not sharding.even and sharding.world_size > 1:
+            return sum(1 for _ in shard_batches(self._base(position), sharding))
+        return count_batches(num_batches, None, sharding)
+
+    def _plan(self, position: LoaderPosition, notes: deque[tuple[int | None, bool, int | None]]) -> Iterator[Any]:
+        """Indices of this rank's batches; what is to be said of each is put into `notes`."""
+        batched, seeds = self._loader.batch_sampler is not None, self._loader.num_workers > 0
+        shares = shard_batches(self._base(position), self.sharding, start=position.batches)
+        number = position.batches
+        held = next(shares, None)
+        while held is not None:
+            following = next(shares, None)
+            notes.append((_valid_of(held), following is None, len(held.items) if batched else None))
+            if seeds:
+                seed = derive_seed(position.seed, position.epoch, number, self.sharding.rank)
+                yield SeededIndices(held.items, seed) if batched else SeededIndex(held.items[0], seed)
+            else:
+                yield held.items if batched else held.items[0]
+            number += self.sharding.base_batches(1)
+            held = following
+
+    def _base(self, position: LoaderPosition) -> Iterator[list[int]]:
+        seed, epoch = derive_seed(position.seed, position.epoch), position.epoch
         base = self._loader.batch_sampler
         if base is None:
-            return count_batches(len(self._loader.sampler), 1, replace(self.sharding, rank=rank))  # type: ignore[arg-type]
-        return count_batches(len(base), _last_size(base), replace(self.sharding, rank=rank))  # type: ignore[arg-type]
+            sampler = self._loader.sampler
+            dealt: Any = ([index] for index in _following(sampler, seed, epoch))
+            own = type(sampler) in _DRAW_FROM_THEIR_OWN
+        else:
+            dealt = _following(base, seed, epoch)
+            inner = getattr(dealt, "sampler", None)
+            if inner is not None:
+                dealt.sampler = _following(inner, seed, epoch)
+            own = type(base) is BatchSampler and type(inner) in _DRAW_FROM_THEIR_OWN
+        return iter(dealt) if own else apart(dealt, seed)
 
 
-class StreamSource:
-    """Batches of an iterable data set; each rank reads the whole stream and keeps its share."""
+class SeededIndices(list[int]):
+    """Indices of a batch on their way to a worker, which seeds its generators when they arrive.
 
-    def __init__(self, loader: DataLoader[Any], sharding: Sharding) -> None:
-        self.sharding = sharding
-        self._loader = loader
-        self._stream = DealtStream(loader, sharding)
-        self._generator = torch.Generator()
-        options = worker_options(loader) | {"collate_fn": _as_is}
-        self._inner: DataLoader[Any] = DataLoader(self._stream, batch_size=None, generator=self._generator, **options)
+    So what the data set and collate_fn draw there depends on the batch alone: not on the worker, nor on the batches
+    before it, which a resumed training does not load.
+    """
 
-    def batches(self, *, seed: int, epoch: int, start: int) -> Iterator[SourceBatch]:
-        set_epoch(self._loader.dataset, epoch)
-        self._generator.manual_seed(derive_seed(seed, epoch, start, self.sharding.rank))
-        skipped = start // self.sharding.base_batches(1)
-        return with_last(islice(iter(self._inner), skipped, None))
+    def __init__(self, indices: Iterable[int], seed: int) -> None:
+        super().__init__(indices)
+        self.seed = seed
 
-    def count(self, rank: int) -> int:
-        return stream_count(self._loader, replace(self.sharding, rank=rank))
+    def __reduce__(self) -> Any:
+        return _arrived, (list(self), self.seed)
 
 
-class DealtStream(IterableDataset[Any]):
-    """The rank's share of a stream, collated where it is read (in a worker process, if there are any)."""
+class SeededIndex:
+    """The same for a loader without batches."""
 
-    def __init__(self, loader: DataLoader[Any], sharding: Sharding, *, samples: Iterable[Any] | None = None) -> None:
-        self._dataset: Any = loader.dataset if samples is None else samples
-        self._batch_size = loader.batch_size
-        self._drop_last = loader.drop_last
-        self._collate: Callable[[Any], Any] = loader.collate_fn
-        self._sharding = sharding
+    def __init__(self, index: int, seed: int) -> None:
+        self.index = index
+        self.seed = seed
 
-    def __iter__(self) -> Iterator[tuple[Any, int | None]]:
-        whole = self._batch_size is None
-        stream = self._dataset
-        base = ([item] for item in stream) if whole else batched(stream, self._batch_size or 1, self._drop_last)
-        for share in shard_batches(base, self._sharding):
-            if whole:
-                yield self._collate(share.items[0]), None if share.num_valid else 0
-            else:
-                yield self._collate(share.items), share.num_valid
+    def __reduce__(self) -> Any:
+        return _arrived, (self.index, self.seed)
 
 
-def with_last(pairs: Iterable[tuple[Any, int | None]]) -> Iterator[SourceBatch]:
-    """Look one batch ahead, since a stream does not say when it ends."""
-    iterator = iter(pairs)
-    held = next(iterator, None)
-    while held is not None:
-        following = next(iterator, None)
-        yield SourceBatch(held[0], held[1], following is None)
-        held = following
+def _arrived(indices: Any, seed: int) -> Any:
+    seed_generators(seed)
+    return indices
 
 
-def batched(stream: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    iterator = iter(stream)
-    while batch := list(islice(iterator, size)):
-        if len(batch) == size or not drop_last:
-            yield batch
-
-
-def stream_count(loader: DataLoader[Any], sharding: Sharding) -> int:
-    """From the stream's own length; TypeError if it has none."""
-    length = len(loader.dataset)  # type: ignore[arg-type]  # raises TypeError where there is no length
-    size = loader.batch_size or 1
-    full, rest = divmod(length, size)
-    num_batches = full + (rest > 0 and not loader.drop_last)
-    return count_batches(num_batches, rest if rest and not loader.drop_last else size, sharding)
+def nominal_size(loader: DataLoader[Any]) -> int | None:
+    """Samples of a full batch; None if the batch sampler decides, or if there are no batches."""
+    base = loader.batch_sampler
+    if loader.batch_size is not None:
+        return loader.batch_size
+    return base.batch_size if type(base) is BatchSampler else None
 
 
 def worker_options(loader: DataLoader[Any]) -> dict[str, Any]:
     """What a rebuilt loader takes over from the user's."""
-    names = ["num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"]
+    names = ["num_workers", "collate_fn", "timeout", "worker_init_fn", "multiprocessing_context"]
     if loader.num_workers > 0:
         names += ["prefetch_factor", "persistent_workers"]
-    return {name: getattr(loader, name) for name in names}
+    options = {name: getattr(loader, name) for name in names}
+    # Without an accelerator there is nothing to pin for, and torch would warn.
+    return options | {"pin_memory": loader.pin_memory and torch.accelerator.is_available()}
 
 
 def set_epoch(thing: Any, epoch: int) -> None:
@@ -165,68 +185,25 @@ def set_epoch(thing: Any, epoch: int) -> None:
         thing.set_epoch(epoch)
 
 
-class _DealtBatches:
-    """A batch sampler that yields this rank's batches and notes what is said of each."""
+class _Planned:
+    """The sampler of the inner loader: each pass takes the plan that was begun last."""
 
-    def __init__(self, loader: DataLoader[Any], sharding: Sharding) -> None:
-        self._loader = loader
-        self._sharding = sharding
-        self._seed = self._epoch = self._start = 0
-        self.notes: deque[tuple[int | None, bool]] = deque()
+    def __init__(self) -> None:
+        self._plan: Iterator[Any] = iter(())
 
-    def begin(self, *, seed: int, epoch: int, start: int) -> None:
-        self._seed, self._epoch, self._start = seed, epoch, start
+    def begin(self, plan: Iterator[Any]) -> None:
+        self._plan = plan
 
-    def __iter__(self) -> Iterator[list[int]]:
-        self.notes = deque()
-        return self._deal(self.notes)
-
-    def _deal(self, notes: deque[tuple[int | None, bool]]) -> Iterator[list[int]]:
-        shares = shard_batches(self._base(), self._sharding, start=self._start)
-        held = next(shares, None)
-        while held is not None:
-            following = next(shares, None)
-            whole = held.num_valid == len(held.items)
-            notes.append((None if whole else held.num_valid, following is None))
-            yield held.items
-            held = following
-
-    def _base(self) -> Iterable[list[int]]:
-        seed = derive_seed(self._seed, self._epoch)
-        base = self._loader.batch_sampler
-        if base is None:
-            return ([index] for index in _seeded(self._loader.sampler, seed, self._epoch))
-        dealt = _seeded(base, seed, self._epoch)
-        if getattr(dealt, "sampler", None) is not None:
-            dealt.sampler = _seeded(dealt.sampler, seed, self._epoch)
-        return dealt  # type: ignore[no-any-return]  # a batch sampler iterates over lists
+    def __iter__(self) -> Iterator[Any]:
+        return self._plan
 
 
-class _Single:
-    """The sampler of a loader without batches: one index at a time."""
-
-    def __init__(self, dealt: _DealtBatches) -> None:
-        self._dealt = dealt
-
-    def __iter__(self) -> Iterator[int]:
-        return (batch[0] for batch in iter(self._dealt))
-
-
-def _seeded(sampler: Any, seed: int, epoch: int) -> Any:
-    """A copy of the sampler whose randomness depends on the seed alone."""
-    own = copy(sampler)
-    if hasattr(own, "generator"):
-        own.generator = torch.Generator().manual_seed(seed)
+def _following(sampler: Any, seed: int, epoch: int) -> Any:
+    """A copy of the sampler whose randomness depends on seed and epoch alone."""
+    own = reseeded(sampler, seed)
     set_epoch(own, epoch)
     return own
 
 
-def _last_size(base: Any) -> int | None:
-    if type(base) is not BatchSampler:
-        return None
-    rest = len(base.sampler) % base.batch_size  # type: ignore[arg-type]  # count() raises TypeError without a length
-    return base.batch_size if base.drop_last or not rest else rest
-
-
-def _as_is(data: Any) -> Any:
-    return data
+def _valid_of(share: Share[Any]) -> int | None:
+    return None if share.num_valid == len(share.items) else share.num_valid
