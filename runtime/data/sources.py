@@ -119,7 +119,7 @@ class IndexedSource:
         base = self._loader.batch_sampler
         if base is None:
             sampler = self._loader.sampler
-            dealt: Any = ([index] for index in _following(sampler, seed, epoch))
+            dealt: Any = singly(_following(sampler, seed, epoch))
             own = type(sampler) in _DRAW_FROM_THEIR_OWN
         else:
             dealt = _following(base, seed, epoch)
@@ -177,6 +177,12 @@ def worker_options(loader: DataLoader[Any]) -> dict[str, Any]:
     options = {name: getattr(loader, name) for name in names}
     # Without an accelerator there is nothing to pin for, and torch would warn.
     return options | {"pin_memory": loader.pin_memory and torch.accelerator.is_available()}
+
+
+def singly(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """Each item as a batch of its own; nothing is asked for before the first is."""
+    for item in items:
+        yield [item]
 
 
 def set_epoch(thing: Any, epoch: int) -> None:

@@ -13,7 +13,7 @@ from ..seeding import derive_seed
 from .position import LoaderPosition
 from .randomness import apart, seeded_generators
 from .samplers import Sharding, Share, count_batches, deal_rounds
-from .sources import SourceBatch, set_epoch, worker_options
+from .sources import SourceBatch, set_epoch, singly, worker_options
 
 _DRAW_NOTHING = (default_collate, default_convert)
 
@@ -89,7 +89,7 @@ class DealtStream(IterableDataset[Any]):
 
     def _base(self) -> Iterator[list[Any]]:
         if self._batch_size is None:
-            return ([item] for item in self.dataset)
+            return singly(self.dataset)
         return batched(self.dataset, self._batch_size, self._drop_last)
 
     def _batch(self, share: Share[Any], reader: int, seed: int) -> SourceBatch:
