@@ -1,18 +1,23 @@
 """The Accelerator: what a training script talks to. It delegates, and holds no backend's code."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .accelerator_state import AcceleratorState
 from .env import read_environment
+from .errors import UsageError
+from .facade.absent import AbsentDuties
 from .facade.checkpoints import CheckpointDuty
 from .facade.gathering import GatheringDuty
 from .facade.preparing import PreparingDuty
 from .facade.process import ProcessDuty
 from .facade.recording import RecordingDuty
 from .facade.training import TrainingDuty
-from .mesh import ParallelDims
+from .gradient_state import GradientState
+from .mesh import ParallelDims, ParallelismConfig, parallel_dims
 from .options import (
     DataLoaderConfiguration,
     GradientAccumulationPlugin,
@@ -24,21 +29,24 @@ from .options import (
     loader_settings,
     project_settings,
     refuse_absent,
+    rng_settings,
     sort_handlers,
 )
 from .precision.amp import get_precision
 from .preemption import Preemption
 from .prepared import Prepared
 from .reporting import RunReporter
+from .rng_synchronization import SynchronizedStart
 from .saving import StateSaver
 from .smoke import SmokeRun
-from .state import PartialState
+from .state import GROUP_TIMEOUT_S, DistributedType, PartialState
 from .strategies.base import StrategyContext
+from .strategies.compilation import TorchDynamoPlugin, settle_compilation
 from .strategies.registry import choose_strategy, get_strategy
 from .strategies.sharding_options import FullyShardedDataParallelPlugin
 
 
-class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, CheckpointDuty, RecordingDuty):
+class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, CheckpointDuty, RecordingDuty, AbsentDuties):
     """Runs one training script on one process or many.
 
     Args:
@@ -51,8 +59,11 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         step_scheduler_with_optimizer: False passes every scheduler.step() on.
         kwargs_handlers: at most one each of the *Kwargs classes of this package.
         fsdp_plugin: FullyShardedDataParallelPlugin, or a dict of its settings: the strategy is FSDP2.
-        parallelism_config: degrees, for HYBRID_SHARD; None follows from the strategy.
-        absent: deepspeed_plugin, dynamo_plugin, ...: not in this version; anything but None is refused by name.
+        parallelism_config: ParallelismConfig or ParallelDims, for HYBRID_SHARD; None follows from the strategy.
+        rng_types: random generators (torch, cuda, generator) that are made alike on all ranks where a loader begins.
+            None leaves them alone: the order of samples depends on seed and epoch anyway.
+        dynamo_backend, dynamo_plugin: compile models with torch.compile.
+        absent: megatron_lm_plugin, ...: not in this version; anything but None is refused by name.
 
     Raises:
         ConfigurationError: a setting is unknown, contradicts another, or has no backend in this version.
@@ -73,52 +84,76 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[Any] | None = None,
         fsdp_plugin: FullyShardedDataParallelPlugin | dict[str, Any] | None = None,
-        parallelism_config: ParallelDims | None = None,
+        parallelism_config: ParallelismConfig | ParallelDims | None = None,
+        rng_types: Sequence[Any] | None = None,
+        dynamo_backend: Any = None,
+        dynamo_plugin: TorchDynamoPlugin | None = None,
         **absent: Any,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "absent")}
         refuse_absent(absent)
         handlers = sort_handlers(kwargs_handlers)
         if mixed_precision is not None:
             check_precision(mixed_precision)
+        generators = rng_settings(rng_types)
+        compilation = settle_compilation(dynamo_plugin, dynamo_backend)
+        given_dims = parallel_dims(parallelism_config)
         chosen = choose_strategy(
             read_environment(),
             {"fsdp_plugin": fsdp_plugin},
-            dims=parallelism_config,
+            dims=given_dims,
             ddp_options=changed_keywords(handlers.ddp),
         )
-        self.state = PartialState(
+        process = PartialState(
             cpu,
             backend=handlers.group.backend or "",
-            timeout_s=handlers.group.timeout.total_seconds(),
+            init_method=handlers.group.init_method,
+            timeout_s=GROUP_TIMEOUT_S if handlers.group.timeout is None else handlers.group.timeout.total_seconds(),
             collective_deadline_s=handlers.group.collective_deadline_s,
         )
-        self.mixed_precision = check_precision(mixed_precision or self.state.environment.mixed_precision or "no")
+        self.mixed_precision = check_precision(mixed_precision or process.environment.mixed_precision or "no")
         self._device_placement = device_placement
         self._step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self._trigger = False
-        self._reporter = RunReporter(self.state.environment)
-        context = StrategyContext(self.device, self.num_processes, chosen.options, self.mixed_precision)
+        self._reporter = RunReporter(process.environment)
+        passes = () if compilation is None else (compilation,)
+        context = StrategyContext(process.device, process.num_processes, chosen.options, self.mixed_precision, passes)
+        strategy = get_strategy(chosen.name, context)
+        self.parallelism_config = parallelism_config
+        self._dims = getattr(chosen.options, "dims", None) or (given_dims or ParallelDims()).resolve(
+            process.num_processes
+        )
+        AcceleratorState.settle(
+            self.mixed_precision,
+            DistributedType(strategy.distributed_type or process.distributed_type),
+            {"fsdp_plugin": fsdp_plugin, "dynamo_plugin": dynamo_plugin, "parallelism_config": parallelism_config},
+        )
+        self.state = AcceleratorState()
         precision = get_precision(
             self.mixed_precision,
-            device=self.device,
+            device=process.device,
             scaler_options=as_keywords(handlers.scaler),
             autocast_options=as_keywords(handlers.autocast),
         )
+        accumulation = accumulation_settings(
+            gradient_accumulation_steps,
+            gradient_accumulation_plugin,
+            launched=self.state.environment.gradient_accumulation_steps,
+        )
         self._prepared = Prepared(
             state=self.state,
-            strategy=get_strategy(chosen.name, context),
+            strategy=strategy,
             precision=precision,
-            accumulation=accumulation_settings(
-                gradient_accumulation_steps,
-                gradient_accumulation_plugin,
-                launched=self.state.environment.gradient_accumulation_steps,
-            ),
+            accumulation=accumulation,
             loaders=loader_settings(split_batches, dataloader_config),
             reporter=self._reporter,
         )
+        self.gradient_state = GradientState.of(self._prepared.windows, self._prepared.activity, accumulation)
         project = project_settings(project_dir, project_config)
         self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)
         self._begin_run()
+        if generators:
+            self._prepared.limit = SynchronizedStart(generators, self._prepared.limit)
 
     def _begin_run(self) -> None:
         self._reporter.event(
@@ -134,3 +169,17 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
             self._prepared.smoke = self._prepared.limit = smoke
         else:
             self._prepared.limit = Preemption(self._prepared, reporter=self._reporter, saver=self._saver)
+
+    def __reduce__(self) -> Any:
+        """An unpickled Accelerator has the same settings, and nothing prepared."""
+        return _unpickle, (self._arguments,)
+
+
+def _unpickle(arguments: dict[str, Any]) -> Accelerator:
+    if PartialState._process is None and read_environment().world_size > 1:
+        raise UsageError(
+            "an Accelerator unpickled in a process that is no rank of its job (a loader's worker, say)",
+            allowed="ranks, which have started their process group",
+            next_step="hand over the numbers that the worker needs instead",
+        )
+    return Accelerator(**arguments)

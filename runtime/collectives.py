@@ -7,14 +7,15 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from .errors import DistributedError, UsageError
+from .errors import DistributedOperationException, UsageError
 from .state import PartialState
 from .structures import leaves, map_leaves
 
-Reduction = Literal["mean", "sum", "none"]
+Reduction = Literal["mean", "sum", "max", "none"]
+_REDUCTIONS = ("mean", "sum", "max", "none")
 
 
-def gather(data: Any) -> Any:
+def gather(tensor: Any) -> Any:
     """The tensors of all ranks joined along dimension 0, in rank order, on every rank.
 
     Scalars become vectors of one element per rank, also where there is one process.
@@ -23,10 +24,10 @@ def gather(data: Any) -> Any:
         UsageError: a leaf is no tensor.
         DistributedError: structures, dtypes or shapes differ between ranks, or a rank does not come.
     """
-    _require_tensors(data, "gather")
-    described = _meet("gather", data)
+    _require_tensors(tensor, "gather")
+    described = _meet("gather", tensor)
     _same(described, "gather", _exact, "use pad_across_processes first, or gather_for_metrics")
-    return map_leaves(lambda t: _gather_tensor(_vector(t), None), data)
+    return map_leaves(lambda t: _gather_tensor(_vector(t), None), tensor)
 
 
 def gather_uneven(data: Any) -> Any:
@@ -44,37 +45,37 @@ def gather_uneven(data: Any) -> Any:
     return map_leaves(one, data)
 
 
-def gather_object(data: Any) -> list[Any]:
+def gather_object(object: Any) -> list[Any]:  # the Accelerate API's name
     """Objects of all ranks in rank order; lists are joined to one list."""
     state = PartialState()
     if state.guard is None:
-        return list(data) if isinstance(data, (list, tuple)) else [data]
+        return list(object) if isinstance(object, (list, tuple)) else [object]
     state.guard.meet("gather_object")
     received: list[Any] = [None] * state.num_processes
-    dist.all_gather_object(received, data)
+    dist.all_gather_object(received, object)
     if all(isinstance(item, (list, tuple)) for item in received):
         return [element for item in received for element in item]
     return received
 
 
-def reduce(data: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
-    """The sum or mean over all ranks of each tensor, times `scale`, on every rank; the input stays as it is.
+def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
+    """The mean, sum or maximum over all ranks of each tensor, times `scale`, on every rank; the input stays as it is.
 
     Raises:
         DistributedError: structures, dtypes or shapes differ between ranks, or a rank does not come.
     """
-    if reduction not in ("mean", "sum", "none"):
-        raise UsageError(f"reduction {reduction!r}", allowed="mean, sum, none", next_step="choose one of these")
-    _require_tensors(data, "reduce")
-    _same(_meet("reduce", data), "reduce", _exact, "reduce tensors of one shape")
-    return map_leaves(lambda t: _reduce_tensor(t, reduction, scale), data)
+    if reduction not in _REDUCTIONS:
+        raise UsageError(f"reduction {reduction!r}", allowed=", ".join(_REDUCTIONS), next_step="choose one of these")
+    _require_tensors(tensor, "reduce")
+    _same(_meet("reduce", tensor), "reduce", _exact, "reduce tensors of one shape")
+    return map_leaves(lambda t: _reduce_tensor(t, reduction, scale), tensor)
 
 
-def broadcast(data: Any, from_process: int = 0) -> Any:
+def broadcast(tensor: Any, from_process: int = 0) -> Any:
     """The tensors of one rank, on every rank."""
-    _require_tensors(data, "broadcast")
-    _same(_meet("broadcast", data), "broadcast", _exact, "pass a tensor of the same shape and dtype on every rank")
-    return map_leaves(lambda t: _broadcast_tensor(t, from_process), data)
+    _require_tensors(tensor, "broadcast")
+    _same(_meet("broadcast", tensor), "broadcast", _exact, "pass a tensor of the same shape and dtype on every rank")
+    return map_leaves(lambda t: _broadcast_tensor(t, from_process), tensor)
 
 
 def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list[Any]:
@@ -83,7 +84,7 @@ def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list
     if state.guard is not None:
         lengths = state.guard.meet("broadcast_object_list", details=len(object_list))
         if len(set(lengths)) > 1:
-            raise DistributedError(
+            raise DistributedOperationException(
                 f"broadcast_object_list of lists of different lengths: {_by_rank(lengths)}",
                 allowed="lists of one length",
                 next_step="pass a list of the same length on every rank",
@@ -92,20 +93,25 @@ def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list
     return object_list
 
 
-def pad_across_processes(data: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
-    """Pad each tensor along `dim` with `pad_index` to the longest of all ranks."""
-    _require_tensors(data, "pad_across_processes")
-    described = _meet("pad_across_processes", data)
+def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+    """Pad each tensor along `dim` with `pad_index` to the longest of all ranks.
+
+    Raises:
+        DistributedError: structures, dtypes or numbers of dimensions differ between ranks, or a rank does not come.
+    """
+    _require_tensors(tensor, "pad_across_processes")
+    described = _meet("pad_across_processes", tensor)
+    _same(described, "pad_across_processes", _all_but_sizes, "bring tensors with as many dimensions on every rank")
     order = iter(range(len(described[0])))
 
-    def one(tensor: torch.Tensor) -> torch.Tensor:
+    def one(leaf: torch.Tensor) -> torch.Tensor:
         place = next(order)
-        if dim >= tensor.ndim or dim < -tensor.ndim:
-            return tensor
+        if dim >= leaf.ndim or dim < -leaf.ndim:
+            return leaf
         longest = max((rank[place][2][dim] for rank in described), default=0)
-        return _pad(tensor, dim, longest, pad_index, pad_first)
+        return _pad(leaf, dim, longest, pad_index, pad_first)
 
-    return map_leaves(one, data)
+    return map_leaves(one, tensor)
 
 
 def _pad(tensor: torch.Tensor, dim: int, length: int, value: float, first: bool) -> torch.Tensor:
@@ -148,7 +154,7 @@ def _reduce_tensor(tensor: torch.Tensor, reduction: Reduction, scale: float) -> 
         if total.dtype is torch.bool:
             total = total.long()
         wide = total.float() if total.dtype in (torch.float16, torch.bfloat16) else total
-        dist.all_reduce(wide)
+        dist.all_reduce(wide, dist.ReduceOp.MAX if reduction == "max" else dist.ReduceOp.SUM)
         total = wide.to(total.dtype)
     if reduction == "mean" and state.use_distributed:
         total = total / state.num_processes
@@ -180,10 +186,14 @@ def _all_but_length(description: Description) -> Any:
     return [[path, dtype, shape[1:], len(shape)] for path, dtype, shape in description]
 
 
+def _all_but_sizes(description: Description) -> Any:
+    return [[path, dtype, len(shape)] for path, dtype, shape in description]
+
+
 def _same(described: list[Description], operation: str, view: Callable[[Description], Any], next_step: str) -> None:
     if all(view(other) == view(described[0]) for other in described):
         return
-    raise DistributedError(
+    raise DistributedOperationException(
         f"{operation} of different things: {_by_rank([_words(item) for item in described])}",
         allowed="the same keys, dtypes and shapes on every rank",
         next_step=next_step,

@@ -39,10 +39,47 @@ class UsageError(ForerunError):
     code = "usage"
 
 
+class BatchSizeSignatureError(UsageError, TypeError):
+    """A function under find_executable_batch_size does not take the batch size first, or is given one by its caller."""
+
+
+class NoExecutableBatchSizeError(ForerunError, RuntimeError):
+    """Not even the smallest batch fits into memory."""
+
+    code = "no_executable_batch_size"
+
+
+class StateResetError(UsageError, AttributeError):
+    """A state object is used after the process's state was reset."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"`{name}` object has no attribute that says who and where this process is. This happens if "
+            f"`{name}._reset_state()` was called after the object was made",
+            next_step="make a new Accelerator or PartialState after the reset",
+        )
+
+
 class DistributedError(ForerunError):
     """Ranks disagree, or one of them did not come to a collective."""
 
     code = "distributed"
+
+
+class DistributedOperationException(DistributedError):
+    """What the ranks bring to a collective does not fit together."""
+
+
+class NotInThisVersionError(ForerunError, ImportError):
+    """A name of the Accelerate API that this version does not have."""
+
+    code = "not_in_this_version"
+
+
+class AbsentAttributeError(ForerunError, AttributeError):
+    """An attribute of the Accelerate API that this version does not have."""
+
+    code = "not_in_this_version"
 
 
 class CheckpointError(ForerunError):

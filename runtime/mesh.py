@@ -1,7 +1,7 @@
 """Degrees of parallelism: all their arithmetic, validated in one place before any process group starts."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigurationError
 
@@ -65,6 +65,66 @@ class ParallelDims:
         parts = [("data_replicate", replicate)]
         parts += [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "data_replicate"]
         return " x ".join(f"{name} {value}" for name, value in parts)
+
+
+@dataclass(frozen=True)
+class ParallelismConfig:
+    """Degrees of parallelism in the words of the Accelerate API; ParallelDims says the same.
+
+    Attributes:
+        dp_replicate_size: replicas; None means 1, or all processes where dp_shard_size is None too.
+        dp_shard_size: ranks over which one replica's state is sharded; None means 1.
+        tp_size, cp_size, sp_size: tensor, context and sequence parallelism; this version has none of them.
+        cp_backend, sp_backend, tp_handler, cp_handler, sp_handler: their settings, refused unless None.
+    """
+
+    dp_replicate_size: int | None = None
+    dp_shard_size: int | None = None
+    tp_size: int | None = None
+    cp_size: int | None = None
+    cp_backend: str | None = None
+    sp_size: int | None = None
+    sp_backend: str | None = None
+    tp_handler: Any = None
+    cp_handler: Any = None
+    sp_handler: Any = None
+
+    def __post_init__(self) -> None:
+        asked = [
+            f"{n}={getattr(self, n)}" for n in ("tp_size", "cp_size", "sp_size") if getattr(self, n) not in (None, 1)
+        ]
+        settings = ("cp_backend", "sp_backend", "tp_handler", "cp_handler", "sp_handler")
+        asked += [name for name in settings if getattr(self, name) is not None]
+        if asked:
+            raise ConfigurationError(
+                f"ParallelismConfig with {', '.join(asked)}: this version has no tensor, context or sequence axis",
+                allowed="dp_replicate_size and dp_shard_size",
+                next_step="leave it out, and shard with fsdp_plugin",
+            )
+
+    def dims(self) -> ParallelDims:
+        """The same as ParallelDims."""
+        replicate = self.dp_replicate_size
+        if replicate is None:
+            replicate = -1 if self.dp_shard_size is None else 1
+        return ParallelDims(data_replicate=replicate, data_shard=self.dp_shard_size or 1)
+
+
+def parallel_dims(given: ParallelismConfig | ParallelDims | None) -> ParallelDims | None:
+    """Degrees in either form.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if given is None or isinstance(given, ParallelDims):
+        return given
+    if isinstance(given, ParallelismConfig):
+        return given.dims()
+    raise ConfigurationError(
+        f"parallelism_config={given!r}",
+        allowed="ParallelismConfig or ParallelDims",
+        next_step="ParallelismConfig(dp_replicate_size=..., dp_shard_size=...)",
+    )
 
 
 def data_parallel_mesh(dims: ParallelDims, device_type: str) -> "DeviceMesh":

@@ -76,7 +76,7 @@ class Prepared:
             self.windows, self.optimizers, held=strategy.held_gradients, hold=strategy.hold_gradients
         )
         self._accumulation = accumulation
-        self._configuration = loaders
+        self.configuration = loaders
         self._reporter = reporter
         self._window_models: tuple[nn.Module, ...] = ()
         self._trained_loaders: set[int] = set()
@@ -143,13 +143,13 @@ class Prepared:
     def add_loader(self, loader: DataLoader[Any], *, place: bool) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
-        seed = torch.tensor([loader_seed(loader, self._configuration.data_seed) % 2**63], device=self.state.device)
+        seed = torch.tensor([loader_seed(loader, self.configuration.data_seed) % 2**63], device=self.state.device)
         prepared = prepare_loader(
             loader,
             rank=self.state.process_index,
             world_size=self.state.num_processes,
             device=self.state.device if place else None,
-            configuration=self._configuration,
+            configuration=self.configuration,
             seed=int(collectives.broadcast(seed)),
             index=len(self.loaders),
             activity=self.activity,

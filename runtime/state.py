@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
+from enum import StrEnum
+from functools import partial, wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from .devices import communication_backend, pick_device, synchronize
 from .env import WorkerEnvironment, read_environment
-from .errors import UsageError
+from .errors import StateResetError, UsageError
 from .guard import Guard
 
 P = ParamSpec("P")
@@ -21,6 +22,28 @@ R = TypeVar("R")
 
 GROUP_TIMEOUT_S = 1800.0
 COLLECTIVE_DEADLINE_S = 300.0
+
+
+class DistributedType(StrEnum):
+    """How processes work together, in the words of the Accelerate API. Only some of them occur here."""
+
+    NO = "NO"
+    MULTI_CPU = "MULTI_CPU"
+    MULTI_GPU = "MULTI_GPU"
+    MULTI_NPU = "MULTI_NPU"
+    MULTI_MLU = "MULTI_MLU"
+    MULTI_SDAA = "MULTI_SDAA"
+    MULTI_MUSA = "MULTI_MUSA"
+    MULTI_XPU = "MULTI_XPU"
+    MULTI_HPU = "MULTI_HPU"
+    MULTI_NEURON = "MULTI_NEURON"
+    DEEPSPEED = "DEEPSPEED"
+    FSDP = "FSDP"
+    XLA = "XLA"
+    MEGATRON_LM = "MEGATRON_LM"
+
+
+_TYPES = {"cuda": DistributedType.MULTI_GPU, "cpu": DistributedType.MULTI_CPU, "xla": DistributedType.XLA}
 
 
 @dataclass
@@ -41,11 +64,18 @@ class PartialState:
         cpu: use the CPU even where an accelerator is present.
         device: device kind; empty to take FORERUN_DEVICE or else the fastest.
         backend: torch.distributed backend; empty to take the device's own.
+        init_method: where the ranks meet; None takes what the launcher says.
         timeout_s: after which the process group itself gives up (backward's all-reduce included).
         collective_deadline_s: how long a rank waits for the others before a collective of ours is an error.
+
+    Attributes:
+        debug: accepted for either value; shapes and keys are always compared before a collective.
     """
 
     _process: ClassVar[_Process | None] = None
+    _num_starts: ClassVar[int] = 0
+    _group_is_ours: ClassVar[bool] = False
+    debug = False
 
     def __init__(
         self,
@@ -53,15 +83,21 @@ class PartialState:
         *,
         device: str = "",
         backend: str = "",
+        init_method: str | None = None,
         timeout_s: float = GROUP_TIMEOUT_S,
         collective_deadline_s: float = COLLECTIVE_DEADLINE_S,
     ) -> None:
-        shared = type(self)._process
+        shared = PartialState._process
         if shared is None:
             environment = read_environment()
             kind = "cpu" if cpu else device or environment.device
-            type(self)._process = _start(
-                environment, kind=kind, backend=backend, timeout_s=timeout_s, deadline_s=collective_deadline_s
+            PartialState._process = _start(
+                environment,
+                kind=kind,
+                backend=backend,
+                init_method=init_method,
+                timeout_s=timeout_s,
+                deadline_s=collective_deadline_s,
             )
             atexit.register(self.destroy_process_group)
             return
@@ -105,11 +141,19 @@ class PartialState:
         return self.environment.local_rank
 
     @property
-    def distributed_type(self) -> str:
-        """NO, or MULTI_ and the device kind."""
-        if self.num_processes == 1:
-            return "NO"
-        return {"cuda": "MULTI_GPU", "cpu": "MULTI_CPU"}.get(self.device.type, f"MULTI_{self.device.type.upper()}")
+    def distributed_type(self) -> DistributedType:
+        """NO where there is one process, else what follows from the device."""
+        return DistributedType.NO if self.num_processes == 1 else _TYPES[self.device.type]
+
+    @property
+    def backend(self) -> str | None:
+        """The process group's backend; None where there is one process."""
+        return dist.get_backend() if self.use_distributed and dist.is_initialized() else None
+
+    @property
+    def initialized(self) -> bool:
+        """Whether this process has its state; False after a reset."""
+        return PartialState._process is not None
 
     @property
     def use_distributed(self) -> bool:
@@ -188,36 +232,43 @@ class PartialState:
         base, extra = divmod(len(values), self.num_processes)
         rank = self.process_index
         start = rank * base + min(rank, extra)
-        share = values[start : start + base + (rank < extra)]
-        if not apply_padding or not extra or rank < extra:
+        end = start + base + (rank < extra)
+        filled = bool(apply_padding and extra and rank >= extra)
+        if hasattr(values, "column_names"):  # a Hugging Face data set is cut by rows; slicing gives columns
+            return values.select([*range(start, end), *([len(values) - 1] if filled else [])])
+        share = values[start:end]
+        if not filled:
             return share
         last = values[-1:]
-        if isinstance(values, torch.Tensor):
-            return torch.cat([share, last.to(share.device)])
-        return share + last
+        return torch.cat([share, last.to(share.device)]) if isinstance(values, torch.Tensor) else share + last
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Decorate: the function runs on the main process alone, the others get None."""
-        return self._only(lambda: self.is_main_process, function)
+        return _only(lambda: self.is_main_process, function)
 
     def on_local_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Decorate: the function runs on the first process of each machine alone."""
-        return self._only(lambda: self.is_local_main_process, function)
+        return _only(lambda: self.is_local_main_process, function)
 
     def on_last_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Decorate: the function runs on the last process alone."""
-        return self._only(lambda: self.is_last_process, function)
+        return _only(lambda: self.is_last_process, function)
 
-    def on_process(self, function: Callable[P, R], process_index: int) -> Callable[P, R | None]:
-        """Wrap: the function runs on the process with this index alone."""
-        return self._only(lambda: self.process_index == process_index, function)
+    def on_process(self, function: Callable[..., Any] | None = None, process_index: int | None = None) -> Any:
+        """Decorate: the function runs on the process with this index alone. Without a function, a decorator."""
+        index = _index(process_index, "on_process(process_index=...)")
+        if function is None:
+            return partial(self.on_process, process_index=index)
+        return _only(lambda: self.process_index == index, function)
 
-    def _only(self, condition: Callable[[], bool], function: Callable[P, R]) -> Callable[P, R | None]:
-        @wraps(function)
-        def wrapped(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            return function(*args, **kwargs) if condition() else None
-
-        return wrapped
+    def on_local_process(
+        self, function: Callable[..., Any] | None = None, local_process_index: int | None = None
+    ) -> Any:
+        """Decorate: the function runs on the process with this index of each machine alone."""
+        index = _index(local_process_index, "on_local_process(local_process_index=...)")
+        if function is None:
+            return partial(self.on_local_process, local_process_index=index)
+        return _only(lambda: self.local_process_index == index, function)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """print() on the first process of each machine."""
@@ -226,7 +277,7 @@ class PartialState:
 
     def destroy_process_group(self) -> None:
         """Close the group if this process opened it. Runs by itself at exit, so that a run that worked ends with 0."""
-        shared = type(self)._process
+        shared = PartialState._process
         if shared is None or shared.closed:
             return
         shared.closed = True
@@ -240,11 +291,18 @@ class PartialState:
         finally:
             if shared.owns_group and dist.is_initialized():
                 dist.destroy_process_group()
+                PartialState._group_is_ours = False
+
+    @staticmethod
+    def _reset_state() -> None:
+        """Forget rank and device, as a test does between two scripts; an open process group stays open."""
+        PartialState._process = None
 
     @property
     def _shared(self) -> _Process:
-        shared = type(self)._process
-        assert shared is not None, "PartialState.__init__ sets it"
+        shared = PartialState._process
+        if shared is None:
+            raise StateResetError(type(self).__name__)
         return shared
 
     def __repr__(self) -> str:
@@ -254,21 +312,49 @@ class PartialState:
         )
 
 
-def _start(environment: WorkerEnvironment, *, kind: str, backend: str, timeout_s: float, deadline_s: float) -> _Process:
+def _only(condition: Callable[[], bool], function: Callable[P, R]) -> Callable[P, R | None]:
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        return function(*args, **kwargs) if condition() else None
+
+    return wrapped
+
+
+def _index(given: int | None, call: str) -> int:
+    if given is None:
+        raise UsageError(f"{call} without a number", allowed="the index of a process", next_step="name the process")
+    return given
+
+
+def _start(
+    environment: WorkerEnvironment,
+    *,
+    kind: str,
+    backend: str,
+    init_method: str | None,
+    timeout_s: float,
+    deadline_s: float,
+) -> _Process:
     device = pick_device(kind, local_rank=environment.local_rank, local_world_size=environment.local_world_size)
     if environment.world_size == 1:
         return _Process(environment, device, guard=None, owns_group=False)
-    owns_group = not dist.is_initialized()
-    if owns_group:
-        dist.init_process_group(backend=backend or communication_backend(device), timeout=timedelta(seconds=timeout_s))
+    if not dist.is_initialized():
+        PartialState._group_is_ours = True
+        where: dict[str, Any] = {}
+        if init_method is not None:
+            where = {"init_method": init_method, "rank": environment.rank, "world_size": environment.world_size}
+        dist.init_process_group(backend or communication_backend(device), timeout=timedelta(seconds=timeout_s), **where)
     elif dist.get_world_size() != environment.world_size:
         raise UsageError(
             f"the process group has {dist.get_world_size()} ranks, but WORLD_SIZE={environment.world_size}",
             allowed="one group over all processes",
             next_step="let Accelerator start the process group",
         )
-    store = dist.PrefixStore("forerun", dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]  # public, unlisted
+    # A state after a reset begins anew at the first meeting, so its keys must differ from those of the state before.
+    PartialState._num_starts += 1
+    prefix = f"forerun/{PartialState._num_starts}"
+    store = dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]  # public, unlisted
     guard = Guard(
         store, rank=environment.rank, world_size=environment.world_size, deadline_s=min(deadline_s, timeout_s)
     )
-    return _Process(environment, device, guard, owns_group)
+    return _Process(environment, device, guard, PartialState._group_is_ours)

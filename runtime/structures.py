@@ -1,6 +1,7 @@
 """Nested structures of tensors (lists, tuples, dicts): applying a function to every leaf, and a few uses of that."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Any
 
 import torch
@@ -8,9 +9,36 @@ import torch
 from .errors import UsageError
 
 
-def recursively_apply(function: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same structure with `function(tensor, *args, **kwargs)` in place of each tensor; other leaves stay."""
-    return map_leaves(lambda leaf: function(leaf, *args, **kwargs) if isinstance(leaf, torch.Tensor) else leaf, data)
+def is_torch_tensor(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor)
+
+
+def recursively_apply(
+    func: Callable[..., Any],
+    data: Any,
+    *args: Any,
+    test_type: Callable[[Any], bool] = is_torch_tensor,
+    error_on_other_type: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """The same structure with `func(leaf, *args, **kwargs)` in place of each leaf that passes `test_type`.
+
+    Raises:
+        UsageError: another leaf is there, and error_on_other_type is set.
+    """
+
+    def one(leaf: Any) -> Any:
+        if test_type(leaf):
+            return func(leaf, *args, **kwargs)
+        if error_on_other_type:
+            raise UsageError(
+                f"{getattr(func, '__name__', 'a function')} applied to a structure that holds a {type(leaf).__name__}",
+                allowed="lists, tuples and dicts of leaves that pass test_type",
+                next_step="take the other leaves out first",
+            )
+        return leaf
+
+    return map_leaves(one, data)
 
 
 def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
@@ -43,20 +71,45 @@ def all_tensors(data: Any) -> bool:
     return bool(kinds) and all(kinds)
 
 
-def send_to_device(data: Any, device: torch.device | str, non_blocking: bool = False) -> Any:
-    """Move tensors, and every leaf that has a `to` method."""
+def send_to_device(
+    tensor: Any, device: torch.device | str, non_blocking: bool = False, skip_keys: str | list[str] | None = None
+) -> Any:
+    """Move tensors, and every leaf that has a `to` method.
+
+    Args:
+        skip_keys: keys of the outermost dict whose values stay where they are.
+    """
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device, non_blocking=non_blocking)
         return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
 
-    return map_leaves(move, data)
+    skipped = [skip_keys] if isinstance(skip_keys, str) else skip_keys or []
+    if not skipped or not isinstance(tensor, Mapping):
+        return map_leaves(move, tensor)
+    moved = {key: value if key in skipped else map_leaves(move, value) for key, value in tensor.items()}
+    return moved if type(tensor) is dict else _rebuild(tensor, moved)
 
 
-def convert_outputs_to_fp32(data: Any) -> Any:
+def convert_to_fp32(tensor: Any) -> Any:
     """Half-precision tensors become float32, all else stays."""
-    return recursively_apply(lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, data)
+    return recursively_apply(lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, tensor)
+
+
+def convert_outputs_to_fp32(model_forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that returns what `model_forward` does, with half-precision tensors in float32."""
+
+    @wraps(model_forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return convert_to_fp32(model_forward(*args, **kwargs))
+
+    return forward
+
+
+def find_device(data: Any) -> torch.device | None:
+    """The device of the first tensor; None if there is none."""
+    return next((leaf.device for _, leaf in leaves(data) if isinstance(leaf, torch.Tensor)), None)
 
 
 def concatenate(data: list[Any], dim: int = 0) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..optim.optimizer import PreparedOptimizer
+from ..options import AutocastKwargs, as_keywords
 from .base import Duty
 
 
@@ -56,6 +58,12 @@ class TrainingDuty(Duty):
                 stack.enter_context(self._prepared.strategy.no_sync(model))
             yield
 
+    @contextmanager
+    def trigger_sync_in_backward(self, model: nn.Module) -> Iterator[None]:
+        """Average a model's gradients over the ranks after the backward inside, though its forward was in no_sync."""
+        yield
+        self._prepared.strategy.reduce_gradients(model.parameters())
+
     def join_uneven_inputs(
         self, joinables: Sequence[nn.Module], even_batches: bool | None = None
     ) -> AbstractContextManager[None]:
@@ -69,12 +77,26 @@ class TrainingDuty(Duty):
         """Forward and backward of one micro-batch, as the strategy does it; returns the detached loss."""
         return self._prepared.strategy.train_step(batch, forward=forward, backward=self.backward)
 
-    def autocast(self) -> AbstractContextManager[None]:
-        """For computations outside a prepared model's forward, which is autocast by itself."""
-        return self._prepared.precision.autocast()
+    def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[None]:
+        """For computations outside a prepared model's forward, which is autocast by itself.
 
-    def unscale_gradients(self) -> None:
-        self._prepared.clipper.unscale()
+        Args:
+            autocast_handler: settings for this block, instead of those in kwargs_handlers.
+        """
+        options = None if autocast_handler is None else as_keywords(autocast_handler)
+        return self._prepared.precision.autocast(options)
+
+    def unscale_gradients(self, optimizer: PreparedOptimizer | Sequence[PreparedOptimizer] | None = None) -> None:
+        """Divide gradients by the loss scale before they are looked at; clipping does so by itself.
+
+        Args:
+            optimizer: one, or several; None means all.
+        """
+        if optimizer is None:
+            self._prepared.clipper.unscale()
+            return
+        for each in [optimizer] if isinstance(optimizer, PreparedOptimizer) else optimizer:
+            each.unscale()
 
     def clip_grad_norm_(
         self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float = 2.0

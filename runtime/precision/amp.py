@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import ConfigurationError
-from ..structures import convert_outputs_to_fp32
+from ..structures import convert_to_fp32
 
 
 class FullPrecision:
@@ -27,7 +27,7 @@ class FullPrecision:
     def unwrap_model(self, model: nn.Module) -> nn.Module:
         return model
 
-    def autocast(self) -> AbstractContextManager[None]:
+    def autocast(self, options: dict[str, Any] | None = None) -> AbstractContextManager[None]:  # noqa: ARG002  # of the protocol
         return nullcontext()
 
 
@@ -75,7 +75,7 @@ class AutocastPrecision:
         def forward(*args: Any, **kwargs: Any) -> Any:
             with self.autocast():
                 outputs = original(*args, **kwargs)
-            return convert_outputs_to_fp32(outputs)
+            return convert_to_fp32(outputs)
 
         model.forward = forward
         return model
@@ -84,8 +84,10 @@ class AutocastPrecision:
         model.__dict__.pop("forward", None)
         return model
 
-    def autocast(self) -> AbstractContextManager[None]:
-        return torch.autocast(self._device_type, dtype=self._dtype, **self._autocast_options)
+    def autocast(self, options: dict[str, Any] | None = None) -> AbstractContextManager[None]:
+        return torch.autocast(
+            self._device_type, dtype=self._dtype, **(self._autocast_options if options is None else options)
+        )
 
 
 def get_precision(

@@ -1,7 +1,7 @@
 """The seam between the training loop and the numeric precision in which it computes."""
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -24,4 +24,6 @@ class Precision(Protocol):
         """Undo prepare_model."""
         ...
 
-    def autocast(self) -> AbstractContextManager[None]: ...
+    def autocast(self, options: dict[str, Any] | None = None) -> AbstractContextManager[None]:
+        """Computations inside run in this precision; `options` stand in for the Accelerator's own."""
+        ...

@@ -127,6 +127,12 @@ class WholeModel:
     def place(self, model: nn.Module) -> nn.Module:
         return model.to(self._context.device)
 
+    def apply_passes(self, model: nn.Module) -> nn.Module:
+        """The passes act on the whole model as one unit."""
+        for step in sorted(self._context.passes, key=lambda step: step.place):
+            model = step.apply(model, None)
+        return model
+
     def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The parameters stay what they are."""
 

@@ -30,6 +30,7 @@ class DdpStrategy(WholeModel):
     def prepare_model(self, model: nn.Module) -> nn.Module:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return model
+        model = self.apply_passes(model)
         indices = [self._context.device.index] if self._context.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=indices, **self._context.options)
 

@@ -183,6 +183,10 @@ class Fsdp2Strategy:
         """The prepared models that the script still holds, in the order of all ranks."""
         return [model for reference in self._prepared if (model := reference()) is not None]
 
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        return self._mesh
+
     @cached_property
     def _mesh(self) -> DeviceMesh:
         _require_group(self._context)

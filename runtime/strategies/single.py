@@ -19,7 +19,7 @@ class SingleStrategy(WholeModel):
         return [] if count == 1 else [f"strategy single runs in one process, this job has {count}"]
 
     def prepare_model(self, model: nn.Module) -> nn.Module:
-        return model
+        return self.apply_passes(model)
 
     def unwrap_model(self, model: nn.Module) -> nn.Module:
         return model

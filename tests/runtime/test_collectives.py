@@ -156,5 +156,5 @@ def test_one_process_sees_the_same_shapes(fresh_process: None) -> None:
     assert reduce(torch.ones(2), "mean", scale=3.0).tolist() == [3.0, 3.0]
     assert gather_object(["a"]) == ["a"]
     assert pad_across_processes(torch.ones(2)).tolist() == [1.0, 1.0]
-    with pytest.raises(UsageError, match="reduction 'max'"):
-        reduce(torch.ones(1), "max")
+    with pytest.raises(UsageError, match="reduction 'product'"):
+        reduce(torch.ones(1), "product")

@@ -40,7 +40,7 @@ def test_a_strategy_says_what_it_needs(name: str, world_size: int) -> None:
     [
         {"deepspeed_plugin": {"zero_stage": 2, "offload_optimizer": False}},
         {"megatron_lm_plugin": object(), "log_with": "wandb"},
-        {"dynamo_backend": "inductor"},
+        {"torch_tp_plugin": object()},
     ],
 )
 def test_backends_of_other_versions_are_refused_by_name(settings: dict[str, Any], fresh_process: None) -> None:
