@@ -155,18 +155,19 @@ def _run_script(script: str) -> None:
 
     (runpy.run_path takes its module away when the script's last line has run.)
     """
+    file = os.path.join(os.getcwd(), script)  # as python itself spells it
     module = types.ModuleType("__main__")
     module.__dict__.update(
-        __file__=script,
+        __file__=file,
         __builtins__=__builtins__,
-        __loader__=importlib.machinery.SourceFileLoader("__main__", script),
+        __loader__=importlib.machinery.SourceFileLoader("__main__", file),
         __cached__=None,
         __spec__=None,
     )
     sys.modules["__main__"] = module
     with io.open_code(str(Path(script).resolve())) as handle:
         source = handle.read()
-    exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
+    exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
 
 
 def _crash(error: BaseException, error_file: Path | None) -> NoReturn:

@@ -152,6 +152,19 @@ def env(
     raise typer.Exit(commands.print_report(python, config_file))
 
 
+@app.command("test")
+def self_test(
+    config_file: ConfigFile = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="leave GPUs out")] = False,
+    python: Annotated[str, typer.Option(help="the interpreter that trains; default: this one")] = "",
+) -> None:
+    """Start small jobs of one and several processes, and say what of this set-up works. Takes up to two minutes."""
+    from runtime.cli.selftest import run_selftest
+    from tools.text import shown
+
+    raise typer.Exit(run_selftest(config_file=str(config_file or ""), cpu=cpu, python=python, mask=shown))
+
+
 @app.command()
 def approvals(context: typer.Context) -> None:
     """List what agents have asked for, newest first."""

@@ -1,14 +1,15 @@
-"""`python -m runtime.cli launch ...`, for machines without the server's packages."""
+"""`python -m runtime.cli launch ...` and `test`, for machines without the server's packages."""
 
 import typer
 
 from .launch import add_launch
+from .selftest import add_selftest
 
 
 def main() -> None:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-    app.callback()(lambda: None)  # so that `launch` stays a word of its own
     add_launch(app)
+    add_selftest(app)
     app(prog_name="forerun")
 
 

@@ -62,7 +62,7 @@ def launch(script: str, arguments: tuple[str, ...], texts: Mapping[str, str], *,
 
 
 def _start_or_show(script: str, arguments: tuple[str, ...], resolved: Resolved, choices: Choices, mask: Mask) -> int:
-    checked = _check(script, arguments, resolved, choices)
+    checked = check_launch(script, arguments, resolved, choices)
     if resolved.get("dry_run"):
         for line in dry_run(resolved, choices, checked, preview(checked.launch), mask=mask):
             sys.stdout.write(line + "\n")
@@ -74,7 +74,8 @@ def _start_or_show(script: str, arguments: tuple[str, ...], resolved: Resolved, 
     return run(checked.launch)
 
 
-def _check(script: str, arguments: tuple[str, ...], resolved: Resolved, choices: Choices) -> Checked:
+def check_launch(script: str, arguments: tuple[str, ...], resolved: Resolved, choices: Choices) -> Checked:
+    """The launch that these options mean on this machine; raises as check does."""
     nodes = node_group(resolved)
     request = HandLaunch(
         python=resolved.get("python") or sys.executable,
