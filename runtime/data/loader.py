@@ -53,8 +53,7 @@ class PreparedLoader:
         self._resumes = False
 
     def __iter__(self) -> Iterator[Any]:
-        resumed = self._resumes and self._stateful
-        return self._iterate(self.position if resumed else self._upcoming, skipped=0)
+        return self._iterate(lambda: self.position if self._resumes and self._stateful else self._upcoming)
 
     def __len__(self) -> int:
         """Number of batches that this rank takes in a whole epoch."""
@@ -70,9 +69,9 @@ class PreparedLoader:
     def skipping(self, num_batches: int) -> Iterator[Any]:
         """The next epoch without its first batches; they are not loaded unless this is a stream."""
         if self._source.num_readers:
-            return self._iterate(self._upcoming, skipped=num_batches)
+            return self._iterate(lambda: self._upcoming, skipped=num_batches)
         start = self.sharding.base_batches(num_batches)
-        return self._iterate(self.position.at(self._next_epoch, start, in_progress=True), skipped=0)
+        return self._iterate(lambda: self.position.at(self._next_epoch, start, in_progress=True))
 
     @contextmanager
     def evened(self, even: bool) -> Iterator[None]:
@@ -124,10 +123,11 @@ class PreparedLoader:
     def _upcoming(self) -> LoaderPosition:
         return self.position.at(self._next_epoch, in_progress=True)
 
-    def _iterate(self, start: LoaderPosition, *, skipped: int) -> Iterator[Any]:
+    def _iterate(self, begin: Callable[[], LoaderPosition], *, skipped: int = 0) -> Iterator[Any]:
         iteration = Iteration(self)
         if self._limit is not None and self._limit.ends(self, 0):
             return
+        start = begin()
         self._next_epoch, self._resumes = start.epoch + 1, False
         position = self.position = replace(start, readers=list(start.readers))
         per_round = self.sharding.base_batches(1)
