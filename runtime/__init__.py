@@ -11,6 +11,7 @@ _NAMES = {
     "AcceleratorState": "accelerator_state",
     "AutocastKwargs": "options",
     "DataLoaderConfiguration": "options",
+    "DeepSpeedPlugin": "strategies.deepspeed_options",
     "DistributedDataParallelKwargs": "options",
     "DistributedOperationException": "errors",
     "DistributedType": "state",

@@ -1,6 +1,6 @@
 """The Accelerator: what a training script talks to. It delegates, and holds no backend's code."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from .options import (
     project_settings,
     refuse_absent,
     rng_settings,
+    settle_precision,
     sort_handlers,
 )
 from .precision.amp import get_precision
@@ -42,6 +43,7 @@ from .smoke import SmokeRun
 from .state import GROUP_TIMEOUT_S, DistributedType, PartialState
 from .strategies.base import StrategyContext
 from .strategies.compilation import TorchDynamoPlugin, settle_compilation
+from .strategies.deepspeed_options import DeepSpeedPlugin
 from .strategies.registry import choose_strategy, get_strategy
 from .strategies.sharding_options import FullyShardedDataParallelPlugin
 
@@ -59,6 +61,8 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         step_scheduler_with_optimizer: False passes every scheduler.step() on.
         kwargs_handlers: at most one each of the *Kwargs classes of this package.
         fsdp_plugin: FullyShardedDataParallelPlugin, or a dict of its settings: the strategy is FSDP2.
+        deepspeed_plugin: DeepSpeedPlugin, a dict of its settings, or a mapping name -> DeepSpeedPlugin for several
+            models: the strategy is DeepSpeed. deepspeed_plugins is the same.
         parallelism_config: ParallelismConfig or ParallelDims, for HYBRID_SHARD; None follows from the strategy.
         rng_types: random generators (torch, cuda, generator) that are made alike on all ranks where a loader begins.
             None leaves them alone: the order of samples depends on seed and epoch anyway.
@@ -84,6 +88,8 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[Any] | None = None,
         fsdp_plugin: FullyShardedDataParallelPlugin | dict[str, Any] | None = None,
+        deepspeed_plugin: DeepSpeedPlugin | Mapping[str, Any] | None = None,
+        deepspeed_plugins: DeepSpeedPlugin | Mapping[str, Any] | None = None,
         parallelism_config: ParallelismConfig | ParallelDims | None = None,
         rng_types: Sequence[Any] | None = None,
         dynamo_backend: Any = None,
@@ -100,7 +106,7 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         given_dims = parallel_dims(parallelism_config)
         chosen = choose_strategy(
             read_environment(),
-            {"fsdp_plugin": fsdp_plugin},
+            {"fsdp_plugin": fsdp_plugin, "deepspeed_plugin": deepspeed_plugin or deepspeed_plugins},
             dims=given_dims,
             ddp_options=changed_keywords(handlers.ddp),
         )
@@ -111,7 +117,12 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
             timeout_s=GROUP_TIMEOUT_S if handlers.group.timeout is None else handlers.group.timeout.total_seconds(),
             collective_deadline_s=handlers.group.collective_deadline_s,
         )
-        self.mixed_precision = check_precision(mixed_precision or process.environment.mixed_precision or "no")
+        self.mixed_precision = settle_precision(
+            mixed_precision,
+            said=chosen.said.precision,
+            place=chosen.said.place,
+            launched=process.environment.mixed_precision,
+        )
         self._device_placement = device_placement
         self._step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self._trigger = False
@@ -126,7 +137,12 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         AcceleratorState.settle(
             self.mixed_precision,
             DistributedType(strategy.distributed_type or process.distributed_type),
-            {"fsdp_plugin": fsdp_plugin, "dynamo_plugin": dynamo_plugin, "parallelism_config": parallelism_config},
+            {
+                "fsdp_plugin": fsdp_plugin,
+                "deepspeed_plugin": deepspeed_plugin or deepspeed_plugins,
+                "dynamo_plugin": dynamo_plugin,
+                "parallelism_config": parallelism_config,
+            },
         )
         self.state = AcceleratorState()
         precision = get_precision(
@@ -139,6 +155,8 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
             gradient_accumulation_steps,
             gradient_accumulation_plugin,
             launched=self.state.environment.gradient_accumulation_steps,
+            said=chosen.said.accumulation,
+            place=chosen.said.place,
         )
         self._prepared = Prepared(
             state=self.state,

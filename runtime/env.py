@@ -18,6 +18,15 @@ RESUME = "FORERUN_RESUME"
 BATCH_JOB = "FORERUN_BATCH_JOB"
 STRATEGY = "FORERUN_STRATEGY"
 FSDP_PREFIX = "FORERUN_FSDP_"
+_DEEPSPEED = (
+    "deepspeed_config_file",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+    "gradient_clipping",
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class WorkerEnvironment:
         resume: the checkpoint from which a restarted job goes on; None in a first attempt.
         strategy: word of the launch's option --strategy; empty when none was given.
         fsdp: words of its fsdp options by their names, such as fsdp_offload_params.
+        deepspeed: words of its DeepSpeed options by their names, such as zero_stage.
     """
 
     run_id: str
@@ -49,6 +59,7 @@ class WorkerEnvironment:
     strategy: str = ""
     fsdp: Mapping[str, str] = field(default_factory=dict)
     gradient_accumulation_steps: int | None = None
+    deepspeed: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironment:
@@ -86,6 +97,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> WorkerEnvironm
             for name, word in source.items()
             if name.startswith(FSDP_PREFIX) and word
         },
+        deepspeed={name: word for name in _DEEPSPEED if (word := source.get(f"FORERUN_{name.upper()}", ""))},
     )
 
 

@@ -9,8 +9,6 @@ from .errors import ConfigurationError
 
 MIXED_PRECISIONS = ("no", "bf16", "fp16")
 ABSENT_SETTINGS = (
-    "deepspeed_plugin",
-    "deepspeed_plugins",
     "log_with",
     "megatron_lm_plugin",
     "torch_tp_plugin",
@@ -228,13 +226,39 @@ def check_precision(name: str) -> str:
     return name
 
 
+def settle_precision(given: str | None, *, said: str | None, place: str, launched: str) -> str:
+    """The precision: the script's, else what the strategy's settings say, else the launch's, else no.
+
+    Args:
+        said, place: what the strategy's own settings say, and where.
+
+    Raises:
+        ConfigurationError: two of the script differ, or this version does not have it.
+    """
+    if given is not None and said is not None and given != said:
+        raise ConfigurationError(
+            f"mixed_precision={given!r}, but {said!r} in {place}",
+            allowed="one precision",
+            next_step="remove one of them",
+        )
+    return check_precision(given or said or launched or "no")
+
+
 def accumulation_settings(
-    steps: int | None, plugin: GradientAccumulationPlugin | None, *, launched: int | None = None
+    steps: int | None,
+    plugin: GradientAccumulationPlugin | None,
+    *,
+    launched: int | None = None,
+    said: int | None = None,
+    place: str = "",
 ) -> GradientAccumulationPlugin:
     """The window, from either of the two arguments of the script, else from the launch, else one micro-batch.
 
+    Args:
+        said, place: what the strategy's own settings say, and where; it stands before the launch.
+
     Raises:
-        ConfigurationError: both are given, or the number is not positive.
+        ConfigurationError: two are given that differ, or the number is not positive.
     """
     if plugin is not None and steps not in (None, 1):
         raise ConfigurationError(
@@ -242,8 +266,17 @@ def accumulation_settings(
             allowed="one of them",
             next_step="remove one",
         )
+    given = steps if plugin is None else plugin.num_steps
+    if said is not None and given not in (None, said) and (plugin is None or given != 1):
+        raise ConfigurationError(
+            f"gradient_accumulation_steps={given}, but {said} in {place}",
+            allowed="one number",
+            next_step="remove one of them",
+        )
+    if said is not None and plugin is not None:
+        return replace(plugin, num_steps=said)
     if steps is None:
-        steps = 1 if launched is None else launched
+        steps = said or launched or 1
     chosen = plugin or GradientAccumulationPlugin(num_steps=steps)
     if not isinstance(chosen.num_steps, int) or chosen.num_steps < 1:
         raise ConfigurationError(

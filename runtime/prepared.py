@@ -71,6 +71,7 @@ class Prepared:
             norm=strategy.clip_grad_norm,
             finish=self.finish_window,
             local_gradients=strategy.local_gradients,
+            value=strategy.clip_grad_value,
         )
         self._keeper = WindowKeeper(
             self.windows, self.optimizers, held=strategy.held_gradients, hold=strategy.hold_gradients
@@ -84,6 +85,7 @@ class Prepared:
 
     def add_all(self, things: Sequence[Any], places: Sequence[bool], *, with_optimizer: bool) -> list[Any]:
         """Prepare objects that belong together, models first and schedulers last; the results are in their order."""
+        self.strategy.begin_prepare(things, batch_sizes=self._batch_sizes(things), accumulation=self.windows.num_steps)
         added = list(things)
         for kind in (nn.Module, (DataLoader, torch.optim.Optimizer)):
             for index, (thing, place) in enumerate(zip(things, places, strict=True)):
@@ -122,6 +124,8 @@ class Prepared:
             before_step=self.finish_window,
             after_step=self._after_step,
             drop_gradients=self.strategy.drop_local_gradients,
+            step=self.strategy.step,
+            zero_grad=self.strategy.zero_grad,
         )
         if place:
             prepared.move_state(self.state.device)
@@ -292,6 +296,17 @@ class Prepared:
         if isinstance(thing, DataLoader):
             return self.add_loader(thing, place=place)
         return self.add_optimizer(thing, place=place)
+
+    def _batch_sizes(self, things: Sequence[Any]) -> list[int]:
+        """Of the loaders among them, for one rank, where they are known."""
+        sizes = []
+        for loader in things:
+            if isinstance(loader, DataLoader) and not isinstance(loader, PreparedLoader):
+                size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+                if isinstance(size, int):
+                    split = self.configuration.split_batches
+                    sizes.append(size // self.state.num_processes if split else size)
+        return sizes
 
     def _progress(self) -> dict[str, Any]:
         return {"optimizers": [[o.num_steps, o.num_skipped, o.skipped_in_a_row] for o in self.optimizers]}

@@ -72,6 +72,10 @@ class PreparingDuty(Duty):
         result = self._prepared.add_all(args, places, with_optimizer=self._step_scheduler_with_optimizer)
         return result[0] if len(result) == 1 else tuple(result)
 
+    def select_deepspeed_plugin(self, name: str) -> None:
+        """Which of several plugins, given by name as deepspeed_plugin, the next prepare() uses; the first at first."""
+        self._prepared.strategy.select_options(name)
+
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:

@@ -16,6 +16,7 @@ class GradientClipper:
         norm: the strategy's clip_grad_norm: (parameters, *, max_norm, norm_type) -> norm before.
         finish: brings an unfinished window to its end.
         local_gradients: the gradients of parameters as this rank holds them.
+        value: the strategy's clip_grad_value: (parameters, clip_value).
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class GradientClipper:
         norm: Callable[..., torch.Tensor],
         finish: Callable[[], None],
         local_gradients: LocalGradients,
+        value: Callable[..., None] = nn.utils.clip_grad_value_,
     ) -> None:
         self._windows = windows
         self._optimizers = optimizers
         self._norm = norm
         self._finish = finish
         self._local_gradients = local_gradients
+        self._value = value
 
     def unscale(self) -> None:
         """Divide all gradients by the loss scale, once before a step."""
@@ -55,4 +58,4 @@ class GradientClipper:
             return
         self._finish()
         self.unscale()
-        nn.utils.clip_grad_value_(parameters, clip_value)
+        self._value(parameters, clip_value)

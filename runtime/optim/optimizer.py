@@ -18,6 +18,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         before_step: called before a real step.
         after_step: called after it with (this optimizer, skipped).
         drop_gradients: forgets gradients that are not in `grad` yet.
+        step: the strategy's: (optimizer, closure) -> (result, skipped); None steps the optimizer itself.
+        zero_grad: the strategy's: (optimizer, *, set_to_none); None clears through the optimizer itself.
     """
 
     def __init__(
@@ -29,6 +31,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         before_step: Callable[[], None],
         after_step: Callable[["PreparedOptimizer", bool], None],
         drop_gradients: Callable[[Iterable[torch.nn.Parameter]], None] | None = None,
+        step: Callable[..., tuple[Any, bool]] | None = None,
+        zero_grad: Callable[..., None] | None = None,
     ) -> None:
         # No super().__init__: groups and state are the wrapped optimizer's.
         self.optimizer = optimizer
@@ -41,6 +45,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self._before_step = before_step
         self._after_step = after_step
         self._drop_gradients = drop_gradients
+        self._step = step
+        self._zero_grad = zero_grad
         self._cleared_at = 0
         self._stepped = False
         self._unscaled = False
@@ -53,7 +59,12 @@ class PreparedOptimizer(torch.optim.Optimizer):
         if not self._windows.sync_gradients:
             return None
         self._before_step()
-        result = self._scaled_step(closure) if self._scaler is not None else self.optimizer.step(closure)
+        if self._scaler is not None:
+            result = self._scaled_step(closure)
+        elif self._step is not None:
+            result, self.step_was_skipped = self._step(self.optimizer, closure)
+        else:
+            result = self.optimizer.step(closure)
         self._stepped, self._unscaled = True, False
         if self.step_was_skipped:
             self.num_skipped += 1
@@ -72,7 +83,10 @@ class PreparedOptimizer(torch.optim.Optimizer):
         """
         if not discard and self._windows.protects(cleared_at=self._cleared_at, stepped=self._stepped):
             return
-        self.optimizer.zero_grad(set_to_none=set_to_none)
+        if self._zero_grad is None:
+            self.optimizer.zero_grad(set_to_none=set_to_none)
+        else:
+            self._zero_grad(self.optimizer, set_to_none=set_to_none)
         if self._drop_gradients is not None:
             self._drop_gradients(p for group in self.optimizer.param_groups for p in group["params"])
         self._cleared_at = self._windows.backward_count

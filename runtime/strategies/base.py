@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UsageError
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,21 @@ class StrategyContext:
     passes: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a strategy's own settings say of what Accelerator's arguments say too; None where they leave it open.
+
+    Attributes:
+        accumulation: micro-batches of a window.
+        precision: no, bf16 or fp16.
+        place: who said it.
+    """
+
+    accumulation: int | None = None
+    precision: str | None = None
+    place: str = ""
+
+
 class Strategy(Protocol):
     """One way to spread a model over ranks."""
 
@@ -39,6 +54,19 @@ class Strategy(Protocol):
 
     def requirements(self) -> list[str]:
         """Why this strategy cannot run here, in words; empty if it can."""
+        ...
+
+    def begin_prepare(self, things: Sequence[Any], *, batch_sizes: Sequence[int], accumulation: int) -> None:
+        """The objects of one prepare(), before any is changed.
+
+        Args:
+            batch_sizes: of their loaders, for one rank, where they are known.
+            accumulation: micro-batches of a full window.
+        """
+        ...
+
+    def select_options(self, name: str) -> None:
+        """Which of several sets of options the next prepare() uses."""
         ...
 
     def place(self, model: nn.Module) -> nn.Module:
@@ -53,6 +81,14 @@ class Strategy(Protocol):
 
     def end_prepare(self) -> None:
         """The objects of one prepare() are all there."""
+        ...
+
+    def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> tuple[Any, bool]:
+        """Update the parameters; returns the closure's result, and whether the step was skipped."""
+        ...
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer, *, set_to_none: bool) -> None:
+        """Forget the gradients of its parameters."""
         ...
 
     def unwrap_model(self, model: nn.Module) -> nn.Module: ...
@@ -103,6 +139,10 @@ class Strategy(Protocol):
         """Clip to the norm over the whole model; returns the norm before."""
         ...
 
+    def clip_grad_value(self, parameters: Iterable[torch.Tensor], clip_value: float) -> None:
+        """Clip each element to [-clip_value, clip_value]."""
+        ...
+
     def state_dict(self, model: nn.Module) -> dict[str, Any]:
         """Whole tensors: on every rank where the state is replicated, else on rank 0 (the others get nothing)."""
         ...
@@ -112,6 +152,15 @@ class Strategy(Protocol):
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]: ...
 
     def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None: ...
+
+
+def refuse_selection(name: str) -> NoReturn:
+    """For strategies that have one set of options."""
+    raise UsageError(
+        f"no plugin {name!r} to select: this strategy has one set of options",
+        allowed="several plugins by name, under strategy deepspeed",
+        next_step="Accelerator(deepspeed_plugin={name: DeepSpeedPlugin(...)})",
+    )
 
 
 class WholeModel:
@@ -133,8 +182,20 @@ class WholeModel:
             model = step.apply(model, None)
         return model
 
+    def begin_prepare(self, things: Sequence[Any], *, batch_sizes: Sequence[int], accumulation: int) -> None:
+        """Each thing is looked at when its turn comes."""
+
+    def select_options(self, name: str) -> None:
+        refuse_selection(name)
+
     def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The parameters stay what they are."""
+
+    def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> tuple[Any, bool]:
+        return optimizer.step(closure), False  # type: ignore[arg-type]  # torch wants a closure that gives a float
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer, *, set_to_none: bool) -> None:
+        optimizer.zero_grad(set_to_none=set_to_none)
 
     def end_prepare(self) -> None:
         """Nothing was replaced."""
@@ -161,6 +222,9 @@ class WholeModel:
 
     def clip_grad_norm(self, parameters: Iterable[torch.Tensor], *, max_norm: float, norm_type: float) -> torch.Tensor:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def clip_grad_value(self, parameters: Iterable[torch.Tensor], clip_value: float) -> None:
+        nn.utils.clip_grad_value_(parameters, clip_value)
 
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return optimizer.state_dict()

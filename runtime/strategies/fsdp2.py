@@ -1,6 +1,5 @@
 """FSDP2: parameters, gradients and optimizer states lie sharded over the ranks (torch's fully_shard)."""
 
-import atexit
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -8,19 +7,18 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ..devices import communication_backend
 from ..errors import UsageError
 from ..mesh import data_parallel_mesh
 from ..structures import leaves, map_leaves
 from . import sharded_gradients as gradients
-from .base import StrategyContext, forward_and_backward
+from .base import StrategyContext, forward_and_backward, refuse_selection
 from .filling import Filler
+from .lone_group import require_group
 from .passes import ActivationCheckpointing, apply_passes
 from .sharded_state import (
     load_whole_model_state,
@@ -84,6 +82,12 @@ class Fsdp2Strategy:
         model.register_forward_hook(_reshard_after_evaluation)
         return model
 
+    def begin_prepare(self, things: Sequence[Any], *, batch_sizes: Sequence[int], accumulation: int) -> None:
+        """Each thing is looked at when its turn comes."""
+
+    def select_options(self, name: str) -> None:
+        refuse_selection(name)
+
     def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         sharded = {id(parameter) for root in self._roots for parameter in root.parameters()}
         listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -106,6 +110,15 @@ class Fsdp2Strategy:
 
     def end_prepare(self) -> None:
         self._replaced.clear()
+
+    def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> tuple[Any, bool]:
+        return optimizer.step(closure), False
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer, *, set_to_none: bool) -> None:
+        optimizer.zero_grad(set_to_none=set_to_none)
+
+    def clip_grad_value(self, parameters: Iterable[torch.Tensor], clip_value: float) -> None:
+        nn.utils.clip_grad_value_(parameters, clip_value)
 
     def unwrap_model(self, model: nn.Module) -> nn.Module:
         return model
@@ -189,7 +202,7 @@ class Fsdp2Strategy:
 
     @cached_property
     def _mesh(self) -> DeviceMesh:
-        _require_group(self._context)
+        require_group(self._context)
         return data_parallel_mesh(self._dims, self._context.device.type)
 
     def _reshard(self) -> None:
@@ -209,19 +222,6 @@ class Fsdp2Strategy:
         if not self._plugin.cpu_offload:
             return OffloadPolicy()
         return CPUOffloadPolicy(pin_memory=self._context.device.type == "cuda")
-
-
-def _require_group(context: StrategyContext) -> None:
-    """fully_shard needs a process group, also where there is one process."""
-    if context.world_size == 1 and not dist.is_initialized():
-        backend = communication_backend(context.device)
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]  # public, unlisted
-        atexit.register(_leave_group)
-
-
-def _leave_group() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _give_own_memory(_module: nn.Module, _inputs: Any, output: Any) -> Any:

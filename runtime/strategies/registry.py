@@ -8,30 +8,33 @@ from typing import Any
 from ..env import WorkerEnvironment
 from ..errors import ConfigurationError
 from ..mesh import ParallelDims
-from .base import Strategy, StrategyContext
+from .base import Said, Strategy, StrategyContext
 
 _PATHS = {
     "single": ("single", "SingleStrategy"),
     "ddp": ("ddp", "DdpStrategy"),
     "fsdp2": ("fsdp2", "Fsdp2Strategy"),
+    "deepspeed": ("deepspeed", "DeepSpeedStrategy"),
 }
 # Argument of Accelerator -> strategy, and the module whose settle() makes its options.
-_PLUGINS = {"fsdp_plugin": ("fsdp2", "sharding_options")}
+_PLUGINS = {"fsdp_plugin": ("fsdp2", "sharding_options"), "deepspeed_plugin": ("deepspeed", "deepspeed_options")}
 # Word of the launch's option --strategy -> (strategy, argument of Accelerator that asks for it too).
 _WORDS = {
     "single": ("single", ""),
     "ddp": ("ddp", ""),
     "fsdp": ("fsdp2", "fsdp_plugin"),
     "fsdp2": ("fsdp2", "fsdp_plugin"),
+    "deepspeed": ("deepspeed", "deepspeed_plugin"),
 }
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy and its options."""
+    """A strategy, its options, and what they say of Accelerator's own arguments."""
 
     name: str
     options: Any
+    said: Said = Said()
 
 
 def strategy_names() -> list[str]:
@@ -48,7 +51,7 @@ def get_strategy(name: str, context: StrategyContext) -> Strategy:
         raise ConfigurationError(
             f"strategy {name!r} does not exist in this version",
             allowed=", ".join(strategy_names()),
-            next_step="use ddp or fsdp2 for several processes, single for one",
+            next_step="use ddp, fsdp2 or deepspeed for several processes, single for one",
         )
     module, attribute = _PATHS[name]
     strategy: Strategy = getattr(import_module(f".{module}", __package__), attribute)(context)
@@ -90,7 +93,7 @@ def choose_strategy(
         )
     if argument:
         options = import_module(f".{_PLUGINS[argument][1]}", __package__).settle(value, environment, dims)
-        return Choice(name, options)
+        return Choice(name, options, getattr(options, "said", Said()))
     if dims is not None and dims.resolve(environment.world_size).beyond_data():
         raise ConfigurationError(
             f"parallelism_config with {', '.join(dims.beyond_data())} under strategy {name}",

@@ -1,0 +1,85 @@
+"""Bringing DeepSpeed in: imported when asked for, its messages kept off standard output, its compiled parts left out.
+
+Training needs none of DeepSpeed's C++ extensions: the optimizer is torch's, and its shared-memory collectives serve
+inference alone. Offloading to NVMe does need one, which is built at its first use.
+"""
+
+import logging
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+_LIBRARY = "deepspeed"
+_LOGGER = "DeepSpeed"
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+def missing_for(device: str, *, offloads_to_nvme: bool, wants_fp16: bool) -> list[str]:
+    """Why DeepSpeed cannot train here, in words; empty if it can."""
+    missing = []
+    if find_spec(_LIBRARY) is None:
+        missing.append(
+            'strategy deepspeed needs the package deepspeed, which this Python does not have: pip install "forerun[train]"'
+        )
+    if device not in ("cpu", "cuda"):
+        missing.append(f"strategy deepspeed runs on cpu and cuda, not on {device}")
+    if wants_fp16:
+        missing.append(
+            "mixed_precision='fp16' under strategy deepspeed is not in this version (DeepSpeed itself has none on a "
+            "CPU): use bf16 or no"
+        )
+    if offloads_to_nvme:
+        missing += _missing_for_builds()
+    return missing
+
+
+def load(*, builds_allowed: bool) -> ModuleType:
+    """The library, quiet.
+
+    Args:
+        builds_allowed: whether its extensions may be compiled.
+    """
+    with quiet():
+        library, ops = import_module(_LIBRARY), import_module(f"{_LIBRARY}.ops")
+    logging.getLogger(_LOGGER).setLevel(logging.ERROR)
+    if not builds_allowed:
+        ops.__compatible_ops__["deepspeed_shm_comm"] = False  # type: ignore[attr-defined]  # a dict of its own
+    # It calls torch's collectives by names that torch has replaced.
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+    return library
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """While it is imported or makes an engine: its own warnings, and what it would write to standard output."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+def _missing_for_builds() -> list[str]:
+    """What compiling an extension lacks."""
+    missing = []
+    if not any(shutil.which(name) for name in _COMPILERS):
+        missing.append(
+            f"offloading to NVMe compiles an extension of DeepSpeed, and no C++ compiler is on PATH "
+            f"({', '.join(_COMPILERS)}): install one, or offload to cpu"
+        )
+    beside_python = Path(sys.executable).with_name("ninja").exists()
+    if not beside_python and shutil.which("ninja") is None:
+        missing.append(
+            "offloading to NVMe compiles an extension of DeepSpeed, and ninja is not on PATH: pip install ninja, or "
+            "offload to cpu"
+        )
+    return missing
