@@ -58,6 +58,7 @@ class Preemption:
 
     def _save_and_end(self) -> None:
         path = self._saver.save(None)
+        self._saver.close(digests=False)  # the time of grace is short
         guard = self._prepared.state.guard
         if guard is not None:
             guard.meet("preemption")  # the first to end takes the others down

@@ -1,5 +1,6 @@
 """What this rank tells whoever watches the run: metric and event records in the run directory, if there is one."""
 
+import json
 import time
 from typing import Any
 
@@ -17,6 +18,15 @@ class RunReporter:
     def __init__(self, environment: WorkerEnvironment) -> None:
         self._rank = environment.rank
         self.layout = None if environment.run_dir is None else RunLayout(environment.run_dir)
+
+    def plan_digest(self) -> str | None:
+        """Of the plan that this run follows; None outside of a run that was ordered by one."""
+        try:
+            order = {} if self.layout is None else json.loads(self.layout.launch.read_bytes())
+        except (OSError, ValueError):
+            return None
+        digest = order.get("plan_digest") if isinstance(order, dict) else None
+        return digest if isinstance(digest, str) else None
 
     def event(self, name: str, **details: Any) -> None:
         """Record an event; rank 0 speaks for the job."""

@@ -1,20 +1,31 @@
 """Where and when the training state is saved: names, limits, registered objects, and the smoke run's proof."""
 
-import warnings
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from .checkpoint.checkpointer import Checkpointer
-from .checkpoint.directory import newest_checkpoint, prune
+from .checkpoint.checkpointer import Checkpointer, Facts, Saved
+from .checkpoint.directory import is_partial, remove, set_aside
+from .checkpoint.disk import Disk
 from .checkpoint.export import parse_size, write_weights
-from .checkpoint.manifest import saved_rng_ranks
+from .checkpoint.foreign.recognise import foreign_kind
+from .checkpoint.manifest import MANIFEST, is_complete, read_manifest, saved_rng_ranks
+from .checkpoint.selection import AUTOMATIC, complete_checkpoints, find_checkpoint, surplus
 from .checkpoint.weights import secondary_names, sharded_weights, weights_of
 from .errors import CheckpointError, UsageError
+from .migration import load_foreign
 from .options import ProjectConfiguration
 from .prepared import Prepared
 from .reporting import RunReporter
+from .state_parts import Part
+
+SaveHook = Callable[[list[nn.Module], list[dict[str, Any]], str], None]
+LoadHook = Callable[[list[nn.Module], str], None]
 
 
 class StateSaver:
@@ -25,7 +36,13 @@ class StateSaver:
         self._reporter = reporter
         self._project = project
         strategy = prepared.strategy
-        self._checkpointer = Checkpointer(state=prepared.state, strategy=strategy.name, replicated=strategy.replicated)
+        self._disk = Disk()
+        self._checkpointer = Checkpointer(
+            state=prepared.state, strategy=strategy.name, replicated=strategy.replicated, disk=self._disk
+        )
+        self._save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
+        self._load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
+        self._saved_step = 0
         self._resume = prepared.state.environment.resume
         self.iteration = project.iteration
 
@@ -51,38 +68,70 @@ class StateSaver:
             )
         self._prepared.custom.extend(objects)
 
-    def save(self, output_dir: str | Path | None) -> Path:
+    def add_save_hook(self, hook: SaveHook) -> RemovableHandle:
+        """Call hook(models, weights, directory) before each save, on every rank; what it takes out of `weights` is not
+        saved, and what it writes into the directory belongs to the checkpoint."""
+        handle = RemovableHandle(self._save_hooks)
+        self._save_hooks[handle.id] = hook
+        return handle
+
+    def add_load_hook(self, hook: LoadHook) -> RemovableHandle:
+        """Call hook(models, directory) before each load, on every rank; what it takes out of `models` is not loaded."""
+        handle = RemovableHandle(self._load_hooks)
+        self._load_hooks[handle.id] = hook
+        return handle
+
+    def save(self, output_dir: str | Path | None, *, in_background: bool = False) -> Path:
         """Write a checkpoint; old automatically named ones go only when it is complete."""
-        self._warn_of_open_window()
         self._resume = None
         automatic = output_dir is None or self._project.automatic_checkpoint_naming
-        saved = self._checkpointer.save(
+        path = self._checkpointer.save(
             lambda: self._named() if automatic else Path(str(output_dir)),
             self._prepared.parts(),
-            iteration=self.iteration,
-            optimizer_steps=self._prepared.optimizer_steps,
+            self._facts,
+            hook=self._run_save_hooks if self._save_hooks else None,
+            done=lambda saved: self._saved(saved, automatic=automatic),
+            in_background=in_background,
         )
-        self.iteration += 1
-        self._reporter.event(
-            "checkpoint_saved",
-            path=str(saved.path.absolute()),
-            seconds=saved.seconds,
-            size_bytes=saved.size_bytes,
-            step=self._prepared.optimizer_steps,
-        )
-        if automatic and self._project.total_limit is not None and self._prepared.state.is_main_process:
-            prune(saved.path.parent, keep=self._project.total_limit)
-        return saved.path
+        self.iteration = int(path.name.removeprefix(AUTOMATIC)) + 1 if automatic else self.iteration + 1
+        return path
 
     def load(self, input_dir: str | Path | None) -> Path:
         """Load a checkpoint; without a path the one to resume from, once, else the newest automatically named."""
         resume, self._resume = self._resume, None
         path = Path(input_dir) if input_dir is not None else resume or self._checkpoints()
-        directory = self._checkpointer.load(path, self._prepared.parts())
-        self._prepared.forget_gradients()
+        if foreign_kind(path) is not None:
+            return self._load_foreign(path)
+        models = list(self._prepared.models)
+        if self._load_hooks:
+            self._checkpointer.finish()
+            directory = find_checkpoint(path)
+            for hook in self._load_hooks.values():
+                hook(models, str(directory))
+        directory = self._checkpointer.load(path, self._prepared.parts(models), models_by_hook=bool(self._load_hooks))
         self._continue_numbering(directory)
         self._reporter.event("checkpoint_loaded", path=str(directory.absolute()), rng_ranks=saved_rng_ranks(directory))
         return directory
+
+    def _load_foreign(self, path: Path) -> Path:
+        """Load what Accelerate or DeepSpeed saved, and say what was not carried over."""
+        self._checkpointer.finish()
+        contents = load_foreign(path, self._prepared)
+        if self._prepared.state.is_main_process:
+            for note in contents.left_out:
+                print(f"forerun: {path}: {note}", file=sys.stderr)  # noqa: T201  # a word to whoever migrates
+        self._reporter.event(
+            "checkpoint_loaded", path=str(path.absolute()), written_by=contents.kind, left_out=list(contents.left_out)
+        )
+        return path
+
+    def finish(self) -> None:
+        """Wait for a save in the background; raises what went wrong there."""
+        self._checkpointer.finish()
+
+    def close(self, *, digests: bool = True) -> None:
+        """Finish what goes on in the background; without `digests`, those that are missing stay so."""
+        self._checkpointer.close(digests=digests)
 
     def save_weights(self, model: nn.Module, directory: Path, *, max_shard_size: int | str, safe: bool) -> None:
         """Write a model's weights on the main process; all ranks call it, or it alone where the state is replicated."""
@@ -136,35 +185,51 @@ class StateSaver:
                 next_step="start the smoke run with forerun",
             )
         parts = self._prepared.parts()
-        saved = self._checkpointer.save(
-            lambda: layout.checkpoints / "smoke",
-            parts,
-            iteration=self.iteration,
-            optimizer_steps=self._prepared.optimizer_steps,
+        path = self._checkpointer.save(
+            lambda: layout.checkpoints / "smoke", parts, self._facts, done=lambda saved: self._report(saved, step=None)
         )
-        self._reporter.event(
-            "checkpoint_saved", path=str(saved.path), seconds=saved.seconds, size_bytes=saved.size_bytes
-        )
-        before = self._checkpointer.matches(saved.path, parts)
-        self._checkpointer.load(saved.path, parts)
-        equal = before and self._checkpointer.matches(saved.path, parts)
+        before = self._checkpointer.matches(path, parts)
+        self._checkpointer.load(path, parts)
+        equal = before and self._checkpointer.matches(path, parts)
         guard = self._prepared.state.guard
         if guard is not None:
             equal = all(guard.meet("smoke_checkpoint", details=equal))
-        self._reporter.event("checkpoint_loaded", path=str(saved.path), equal=equal)
+        self._reporter.event("checkpoint_loaded", path=str(path), equal=equal)
 
-    def _warn_of_open_window(self) -> None:
-        waiting = self._prepared.windows.open_micro_batches
-        if waiting:
-            warnings.warn(
-                f"save_state inside an accumulation window: the gradients of {waiting} micro-batches are not in the "
-                "checkpoint, and a resumed training lacks them; save when accelerator.sync_gradients is true",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+    def _saved(self, saved: Saved, *, automatic: bool) -> None:
+        self._report(saved, step=self._saved_step)
+        if automatic and self._project.total_limit is not None and self._prepared.state.is_main_process:
+            for directory in surplus(saved.path.parent, keep=self._project.total_limit):
+                self._checkpointer.let_go(directory)
+                remove(directory, disk=self._disk)
+
+    def _report(self, saved: Saved, *, step: int | None) -> None:
+        if saved.note:
+            print(f"forerun: {saved.note}", file=sys.stderr)  # noqa: T201  # a word to whoever watches the job
+        details = {"path": str(saved.path.absolute()), "seconds": saved.seconds, "size_bytes": saved.size_bytes}
+        self._reporter.event("checkpoint_saved", **details, **({} if step is None else {"step": step}))
+
+    def _facts(self) -> Facts:
+        self._saved_step = self._prepared.optimizer_steps
+        return Facts(self.iteration, self._saved_step, self._reporter.plan_digest())
+
+    def _run_save_hooks(self, parts: Sequence[Part], directory: Path) -> list[Part]:
+        models = list(self._prepared.models)
+        weights = [part.save() for part in parts if part.name.startswith("model_")]
+        for hook in self._save_hooks.values():
+            hook(models, weights, str(directory))
+        left = [Part(f"model_{i}", lambda state=state: state, _not_here) for i, state in enumerate(weights)]
+        return [*left, *(part for part in parts if not part.name.startswith("model_"))]
 
     def _named(self) -> Path:
-        return self._checkpoints() / f"checkpoint_{self.iteration}"
+        """The next free name; what is no checkpoint and no remains of one is moved out of the way."""
+        root = self._checkpoints()
+        while is_complete(path := root / f"{AUTOMATIC}{self.iteration}"):
+            self.iteration += 1
+        if path.is_dir() and not _is_ours(path):
+            other = set_aside(path, disk=self._disk)
+            print(f"forerun: {path} is no checkpoint; it is now {other}", file=sys.stderr)  # noqa: T201  # the same
+        return path
 
     def _checkpoints(self) -> Path:
         if self.root is None:
@@ -176,6 +241,18 @@ class StateSaver:
         return self.root / "checkpoints"
 
     def _continue_numbering(self, loaded: Path) -> None:
-        newest = newest_checkpoint(loaded.parent) if loaded.name.startswith("checkpoint_") else None
-        if newest is not None and newest.name.startswith("checkpoint_"):
-            self.iteration = max(self.iteration, int(newest.name.removeprefix("checkpoint_")) + 1)
+        manifest = read_manifest(loaded)
+        numbers = [self.iteration] if manifest is None else [self.iteration, manifest.iteration + 1]
+        named = [d.name.removeprefix(AUTOMATIC) for d, _ in complete_checkpoints(loaded.parent)]
+        if loaded.name.startswith(AUTOMATIC):
+            numbers += [int(number) + 1 for number in named if number.isdecimal()]
+        self.iteration = max(numbers)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether a directory is a checkpoint, perhaps a damaged one, or what a killed save left."""
+    return is_partial(directory) or (directory / MANIFEST).is_file()
+
+
+def _not_here(_state: Any) -> None:
+    raise AssertionError("a part that is only saved")

@@ -1,41 +1,77 @@
-"""A checkpoint directory that appears whole or not at all, and finding the newest one."""
+"""A checkpoint directory that appears whole or not at all."""
 
+import contextlib
+import errno
+import fcntl
 import os
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..files import fsync_directory
-from .manifest import MANIFEST, is_complete, read_manifest, verify
+from .disk import Disk
+from .manifest import MANIFEST, is_complete, read_manifest
+
+_OF_A_CHECKPOINT = re.compile(
+    r"\.?(state|own)\.rank\d+\.\w+(\.\w+)*|\.?manifest\.json(\.\w+)*|(rng\.rank\d+|[a-z]+(_\d+)?)\.pt|rng\.rank\d+\.json"
+)
+_REMAINS = re.compile(r"\.checkpoint_\d+\.tmp-\w+")
 
 
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A temporary directory beside `target`, which takes its place when the block ends without an exception.
+class Replacement:
+    """A temporary directory beside `target`, which takes its place at commit().
 
-    Until then, and after an exception, `target` is as it was. If the process is killed between the two renames, the
+    Until then, and after abandon(), `target` is as it was. If the process is killed between the two renames, the
     former checkpoint lies under previous_path(target), where find_checkpoint looks.
+
+    Attributes:
+        note: what was removed because a killed save had left it, in words; empty if nothing was.
 
     Raises:
         CheckpointError: `target` holds files of something else.
+        OSError: the directory cannot be made.
     """
-    _refuse_foreign(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.tmp-"))
+
+    def __init__(self, target: Path, *, disk: Disk) -> None:
+        self.target = target
+        self._disk = disk
+        self.note = _refuse_foreign(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target, disk=disk)
+        self.directory = target.parent / f".{target.name}.tmp-{secrets.token_hex(4)}"
+        disk.make_directory(self.directory)
+        self._lock: int | None = _lock(self.directory)
+
+    def commit(self) -> None:
+        """Make every name in the directory safe, and give it its name."""
+        _carry_over(self.target, self.directory)
+        self._disk.fsync_directory(self.directory)
+        _swap(self.directory, self.target, disk=self._disk)
+        self._unlock()
+
+    def abandon(self) -> None:
+        """Remove the temporary directory."""
+        self._disk.remove_tree(self.directory)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextmanager
+def replacing(target: Path, *, disk: Disk | None = None) -> Iterator[Path]:
+    """A Replacement's directory; committed when the block ends without an exception, else abandoned."""
+    replacement = Replacement(target, disk=disk or Disk())
     try:
-        temporary.chmod(0o755)
-        yield temporary
-        _carry_over(target, temporary)
-        for path in temporary.iterdir():
-            _fsync_file(path)
-        fsync_directory(temporary)
-        _swap(temporary, target)
+        yield replacement.directory
+        replacement.commit()
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        replacement.abandon()
         raise
 
 
@@ -43,95 +79,107 @@ def previous_path(target: Path) -> Path:
     return target.parent / f".{target.name}.previous"
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The complete checkpoint that `path` names: itself, the one that a killed save put aside, or the newest in it.
+def sweep(target: Path, *, disk: Disk) -> None:
+    """Remove what killed saves left; a former checkpoint that was put aside is brought back first.
 
-    Raises:
-        CheckpointError: there is none, or files of the one at `path` are missing.
+    Left-overs of other automatically named checkpoints go too, unless a process that lives is writing them.
     """
-    for candidate in (path, previous_path(path)):
-        if is_complete(candidate):
-            return candidate
-    damaged = read_manifest(path)
-    if damaged is not None:
-        verify(path, damaged.files)
-    newest = newest_checkpoint(path)
-    if newest is not None:
-        return newest
-    seen = "does not exist" if not path.exists() else f"holds {_listing(path)}"
-    raise CheckpointError(
-        f"no complete checkpoint at {path}: it {seen}",
-        allowed=f"a directory with a {MANIFEST} whose files are all there, or a directory of such",
-        next_step="give the path of a checkpoint that save_state wrote",
-    )
+    previous = previous_path(target)
+    if is_complete(previous) and not is_complete(target):
+        if os.path.lexists(target):
+            disk.remove_tree(target)
+        disk.rename(previous, target)
+    disk.remove_tree(previous)
+    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
+        disk.remove_tree(leftover)
+    for leftover in target.parent.glob(".checkpoint_*.tmp-*"):
+        if _REMAINS.fullmatch(leftover.name) and (lock := _lock(leftover)) is not None:
+            disk.remove_tree(leftover)
+            os.close(lock)
 
 
-def newest_checkpoint(root: Path) -> Path | None:
-    """The complete checkpoint below `root` with the highest iteration."""
-    found = []
-    for directory in _directories(root):
-        manifest = read_manifest(directory) if is_complete(directory) else None
-        if manifest is not None:
-            found.append((manifest.iteration, manifest.saved_at_s, directory))
-    return max(found)[2] if found else None
+def remove(directory: Path, *, disk: Disk) -> None:
+    """Delete a checkpoint so that no half of it is ever found."""
+    doomed = directory.parent / f".{directory.name}.tmp-deleted"
+    disk.remove_tree(doomed)
+    disk.rename(directory, doomed)
+    disk.remove_tree(doomed)
 
 
-def prune(root: Path, *, keep: int) -> list[Path]:
-    """Delete the oldest automatically named checkpoints, all but `keep`; returns what was deleted."""
-    named = [d for d in _directories(root) if d.name.startswith("checkpoint_") and is_complete(d)]
-    named.sort(key=lambda directory: manifest.iteration if (manifest := read_manifest(directory)) else -1)
-    surplus = named[: max(0, len(named) - keep)]
-    for directory in surplus:
-        doomed = directory.parent / f".{directory.name}.tmp-deleted"
-        os.replace(directory, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-    return surplus
+def set_aside(directory: Path, *, disk: Disk) -> Path:
+    """Give a directory in the way another name; returns it."""
+    other = directory.parent / f"{directory.name}.set-aside-{secrets.token_hex(3)}"
+    disk.rename(directory, other)
+    return other
 
 
-def _directories(root: Path) -> list[Path]:
-    try:
-        return [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _refuse_foreign(target: Path) -> None:
-    if not os.path.lexists(target):
-        return
-    if target.is_dir() and (read_manifest(target) is not None or not any(target.iterdir())):
-        return
-    raise CheckpointError(
-        f"{target} is no checkpoint: it holds {_listing(target)}",
-        allowed="a new path, an empty directory, or a checkpoint that save_state wrote",
-        next_step="choose another directory, or remove this one",
-    )
-
-
-def _listing(path: Path) -> str:
+def listing(path: Path) -> str:
+    """What lies at a path, in words."""
     if not path.is_dir():
         return "a file"
     names = sorted(item.name for item in path.iterdir())
     return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "nothing"
 
 
-def _sweep(target: Path) -> None:
-    """Remove what killed saves left; a former checkpoint that was put aside is brought back first."""
-    previous = previous_path(target)
-    if is_complete(previous) and not target.exists():
-        os.replace(previous, target)
-    shutil.rmtree(previous, ignore_errors=True)
-    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def is_partial(path: Path) -> bool:
+    """Whether a directory is no checkpoint, but holds nothing other than files of one (or nothing)."""
+    try:
+        if read_manifest(path) is not None:
+            return False
+    except CheckpointError:
+        pass
+    return path.is_dir() and all(_OF_A_CHECKPOINT.fullmatch(item.name) for item in path.iterdir())
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a checkpoint may have written a file of this name."""
+    return _OF_A_CHECKPOINT.fullmatch(name) is not None
+
+
+def _refuse_foreign(target: Path) -> str:
+    if not os.path.lexists(target):
+        return ""
+    with contextlib.suppress(CheckpointError):
+        if target.is_dir() and read_manifest(target) is not None:
+            return "" if is_complete(target) else f"{target} held an incomplete checkpoint, which was replaced"
+    if is_partial(target):
+        return f"{target} held an unfinished checkpoint ({listing(target)}), which was replaced" if _any(target) else ""
+    raise CheckpointError(
+        f"{target} is no checkpoint: it holds {listing(target)}" if target.is_dir() else f"{target} is a file",
+        allowed="a new path, an empty directory, or a checkpoint that save_state wrote",
+        next_step="choose another directory, or remove this one",
+    )
+
+
+def _any(directory: Path) -> bool:
+    return next(directory.iterdir(), None) is not None
+
+
+def _lock(directory: Path) -> int | None:
+    """Hold a directory while this process lives; None if another one does, or the file system knows no locks."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _carry_over(target: Path, temporary: Path) -> None:
     """Keep what the user put beside the checkpoint's own files."""
-    manifest = read_manifest(target)
+    try:
+        manifest = read_manifest(target)
+    except CheckpointError:
+        return
     if manifest is None:
         return
     own = {MANIFEST, *(file.path for file in manifest.files)}
     for item in target.iterdir():
-        if item.name in own or item.name.startswith("rng.rank") or (temporary / item.name).exists():
+        if item.name in own or is_own_name(item.name) or (temporary / item.name).exists():
             continue
         if item.is_dir():
             shutil.copytree(item, temporary / item.name)
@@ -139,23 +187,23 @@ def _carry_over(target: Path, temporary: Path) -> None:
             shutil.copy2(item, temporary / item.name)
 
 
-def _swap(temporary: Path, target: Path) -> None:
-    if not target.exists():
-        os.replace(temporary, target)
-        fsync_directory(target.parent)
+def _swap(temporary: Path, target: Path, *, disk: Disk) -> None:
+    if not os.path.lexists(target):
+        disk.rename(temporary, target)
+        disk.fsync_directory(target.parent)
         return
     previous = previous_path(target)
-    os.replace(target, previous)
+    disk.rename(target, previous)
     try:
-        os.replace(temporary, target)
+        disk.rename(temporary, target)
+        disk.fsync_directory(target.parent)
     except BaseException:
-        os.replace(previous, target)
+        if not os.path.lexists(target):
+            os.replace(previous, target)
         raise
-    fsync_directory(target.parent)
-    shutil.rmtree(previous, ignore_errors=True)
+    disk.remove_tree(previous)
 
 
-def _fsync_file(path: Path) -> None:
-    if path.is_file():
-        with path.open("rb") as handle:
-            os.fsync(handle.fileno())
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from ..checkpoint.export import DEFAULT_SHARD_SIZE
+from ..saving import LoadHook, SaveHook
 from .base import Duty
 
 
@@ -30,9 +32,25 @@ class CheckpointDuty(Duty):
         """Add objects with state_dict and load_state_dict to every checkpoint."""
         self._saver.register(*objects)
 
-    def save_state(self, output_dir: str | Path | None = None) -> Path:
-        """Write a checkpoint; on all ranks, or on the main process alone. Returns its path."""
-        return self._saver.save(output_dir)
+    def register_save_state_pre_hook(self, hook: SaveHook) -> RemovableHandle:
+        """Call hook(models, weights, directory) before each save; what it takes out of `weights` is not saved."""
+        return self._saver.add_save_hook(hook)
+
+    def register_load_state_pre_hook(self, hook: LoadHook) -> RemovableHandle:
+        """Call hook(models, directory) before each load; what it takes out of `models` is not loaded."""
+        return self._saver.add_load_hook(hook)
+
+    def save_state(self, output_dir: str | Path | None = None, *, async_save: bool = False) -> Path:
+        """Write a checkpoint; on all ranks, or on the main process alone. Returns its path.
+
+        Args:
+            async_save: go on as soon as the state is copied, and write it beside the training. One save at a time:
+                the next one waits. Errors come with the next save_state() or load_state(), or with end_training().
+
+        Raises:
+            CheckpointError: it could not be written; the older one is intact.
+        """
+        return self._saver.save(output_dir, in_background=async_save)
 
     def load_state(self, input_dir: str | Path | None = None) -> Path:
         """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path."""

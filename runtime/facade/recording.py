@@ -21,5 +21,12 @@ class RecordingDuty(Duty):
         self._reporter.event("planned_steps", optimizer_steps=optimizer_steps)
 
     def end_training(self) -> None:
-        """Close the process group in good order; no collective may follow."""
-        self.state.destroy_process_group()
+        """Finish what is being saved, and close the process group in good order; no collective may follow.
+
+        Raises:
+            CheckpointError: the last save in the background failed.
+        """
+        try:
+            self._saver.close()
+        finally:
+            self.state.destroy_process_group()

@@ -179,10 +179,26 @@ def _checkpoint(directory: Path, *, step: object, ranks: int = 2, rng: int = 2, 
     from runtime.files import write_json_atomic
 
     directory.mkdir(parents=True)
-    (directory / "model_0.pt").write_bytes(b"weights")
+    names = ["state.rank0.safetensors", "own.rank0.json"]
+    for name in names:
+        (directory / name).write_bytes(b"weights")
     for rank in range(1, rng):
-        (directory / f"rng.rank{rank}.json").write_text("{}")
-    manifest = Manifest(0, step, ranks, "ddp", saved_at_s, "2.13", (describe(directory / "model_0.pt"),))  # type: ignore[arg-type]  # hostile
+        own = {"save_id": "x", "files": []}
+        write_json_atomic(directory / f"own.rank{rank}.manifest.json", own)
+    (directory / "own.rank7.manifest.json").write_text("{")
+    manifest = Manifest(
+        save_id="x",
+        iteration=0,
+        optimizer_steps=step,  # type: ignore[arg-type]  # hostile
+        world_size=ranks,
+        strategy="ddp",
+        replicated=True,
+        saved_at_s=saved_at_s,
+        needed_own=(),
+        plan_digest=None,
+        versions={},
+        files=tuple(describe(directory / name) for name in names),
+    )
     write_json_atomic(directory / MANIFEST, manifest.as_dict())
     return directory
 
@@ -194,9 +210,9 @@ def test_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     best = _checkpoint(layout.checkpoints / "later", step=8)
     _checkpoint(layout.checkpoints / "of_rank_0", step=12, rng=1)
     torn = _checkpoint(layout.checkpoints / "torn", step=16)
-    (torn / "model_0.pt").write_bytes(b"weighty")
+    (torn / "state.rank0.safetensors").write_bytes(b"weighty")
     short = _checkpoint(layout.checkpoints / "short", step=20)
-    (short / "model_0.pt").unlink()
+    (short / "state.rank0.safetensors").unlink()
     _checkpoint(layout.checkpoints / "hostile", step="99")
     _checkpoint(layout.checkpoints / ".checkpoint_9.tmp-x1", step=24)
     assert last_checkpoint(layout) == best

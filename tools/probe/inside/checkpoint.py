@@ -11,10 +11,12 @@ import pickle
 import site
 import struct
 import sys
+import zlib
 from typing import Any
 
 MANIFEST = "manifest.json"
 FORMAT = "forerun-checkpoint"
+SCHEMA_VERSION = 2
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _HEADER_LIMIT = 100 * 2**20
 
@@ -141,7 +143,7 @@ def _directory_below(path: str) -> int:
 
 
 def _check_manifest(path: str) -> None:
-    """Our runtime's checkpoint: every file that the manifest names is there, with its size and its digest."""
+    """Our runtime's checkpoint: every file that the manifest names is there, with its size and its sums."""
     try:
         with open(os.path.join(path, MANIFEST), encoding="utf-8") as handle:
             manifest = json.load(handle)
@@ -149,26 +151,36 @@ def _check_manifest(path: str) -> None:
         raise Problem(f"{MANIFEST} is no JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         return  # somebody else's
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        raise Problem(f"it has checkpoint schema {manifest.get('schema_version')!r}, not {SCHEMA_VERSION}")
     try:
-        files = [(entry["path"], entry["size_bytes"], entry["sha256"]) for entry in manifest["files"]]
+        files = [(entry["path"], entry["size_bytes"], entry["crc32"], entry["sha256"]) for entry in manifest["files"]]
     except (KeyError, TypeError) as error:
         raise Problem(f"{MANIFEST} is damaged: {error!r}") from error
-    for name, size, wanted in files:
+    if not files:
+        raise Problem(f"{MANIFEST} names no file")
+    for name, size, sums, digest in files:
         inner = os.path.join(path, name)
         if not os.path.isfile(inner):
             raise Problem(f"{name} is missing")
         if os.path.getsize(inner) != size:
             raise Problem(f"{name} should have {size} bytes and has {os.path.getsize(inner)}")
-        if _digest(inner) != wanted:
-            raise Problem(f"{name} is not the file that the manifest names: its digest differs")
+        found_sums, found_digest = _sums_and_digest(inner, with_digest=digest is not None)
+        if found_sums != sums or found_digest != digest:
+            raise Problem(
+                f"{name} is not the file that the manifest names: its {'CRC-32' if found_sums != sums else 'digest'} differs"
+            )
 
 
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
+def _sums_and_digest(path: str, *, with_digest: bool) -> tuple[str, str | None]:
+    """CRC-32 of each MiB in hexadecimal digits, and SHA-256 where the manifest has one already."""
+    sums, digest = [], hashlib.sha256()
     with open(path, "rb") as handle:
         for piece in iter(lambda: handle.read(2**20), b""):
-            digest.update(piece)
-    return digest.hexdigest()
+            sums.append(f"{zlib.crc32(piece):08x}")
+            if with_digest:
+                digest.update(piece)
+    return "".join(sums), digest.hexdigest() if with_digest else None
 
 
 def _check_indexes(path: str, names: list[str]) -> None:
