@@ -21,7 +21,6 @@ from tools.smoke_test import judge_smoke
 
 _log = logging.getLogger("forerun")
 
-_RECENT_PLANS = 100
 _SUBMIT_AGAIN_AFTER_S = 15.0
 _GIVE_UP_AFTER_S = 120.0
 _KILL_DEADLINE_S = 5.0
@@ -51,7 +50,7 @@ class Reconciler:
                 self.reconcile(run)
             except (ForerunError, OSError) as error:
                 _log.warning("run %s cannot be reconciled: %s", run.run_id, error)
-        for plan in self._store.plans(limit=_RECENT_PLANS):
+        for plan in self._store.open_plans():
             self.expire(plan)
 
     def reconcile(self, run: RunRecord) -> RunRecord:

@@ -84,7 +84,7 @@ def decide(
         note=verdict.note,
         decided_at_s=now_s,
         nonce=secrets.token_hex(16),
-        audit_head=store.audit_log()[-1].hash,
+        audit_head=store.audit_head(),
     )
     approval = Approval(decision=decision, envelope=sign(decision_payload(decision), DECISION_TYPE, private_key))
     keys = store.keys()

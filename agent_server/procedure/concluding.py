@@ -9,6 +9,7 @@ from tools.domain.reports import ReportSummary, Verification
 from tools.domain.run_state import RunRecord, RunState
 from tools.launch_training import read_environment
 from tools.plan_difference import differences
+from tools.report.material import FreeLaunch
 
 from .report_key import load_report_key
 from .workplace import Workplace, layout_of
@@ -56,7 +57,6 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
     smoke_run = _run_or_none(place.store, record.smoke.run_id) if record.smoke else None
     request = place.store.request(run.request_id) if run.request_id else place.store.request_for_plan(run.plan_id)
     approval = place.store.approval(request.request_id) if request else None
-    log = place.store.audit_log()
     keys = place.store.keys()
     material = ReportMaterial(
         plan_record=record,
@@ -68,7 +68,8 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
         approval=approval,
         approver_key=next((k for k in keys if approval and k.key_id == approval.decision.key_id), None),
         enrolled_keys=keys,
-        audit_head=log[-1].hash if log else "",
+        audit_head=place.store.audit_head(),
+        free_launch=_free_launch(place.store, run),
         environment=read_environment(layout_of(run)),
         past_runs=_earlier_runs(place.store, run),
         diagnosis=diagnose(run, layout_of(run)) if run.ended and run.state is not RunState.SUCCEEDED else None,
@@ -78,6 +79,14 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
     written = provenance_report(material, summary=summary, private_key=load_report_key(place.settings.report_key))
     _keep(place.store, run, report=written)
     return written
+
+
+def _free_launch(store: Store, run: RunRecord) -> FreeLaunch | None:
+    """The launch without an approval that this run came from, if it did."""
+    for link in store.audit_of(run.plan_id):
+        if link.event == "launched_without_approval" and link.details.get("run_id") == run.run_id:
+            return FreeLaunch(str(link.details.get("policy", "")), link.time_s)
+    return None
 
 
 def _differences(store: Store, record: PlanRecord) -> tuple[str, ...] | None:

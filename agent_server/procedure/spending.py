@@ -33,7 +33,8 @@ class Spent:
 
 def spent_on(store: Store, runs: Iterable[RunRecord], *, now_s: float) -> dict[str, Spent]:
     """By run id. Full runs count at the price of their approval, smoke runs at the one that counts now."""
-    reservations = {held.run_id: held for held in store.reservations() if held.run_id is not None}
+    runs = list(runs)
+    reservations = {run.run_id: store.reservation_of(run.run_id) for run in runs if run.kind != "smoke"}
     prices = prices_in_force(store, now_s=now_s).prices
     found: dict[str, Spent] = {}
     for run in runs:

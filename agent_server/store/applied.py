@@ -10,9 +10,10 @@ from tools.domain.errors import Refused, StoreUnavailable
 from . import tables
 from .chain import seal
 from .find import find_key
-from .integrity import RECORD_DIGEST, body_digest, record_subject
+from .integrity import body_digest, record_subject
 from .ledger import Entry, Ledger
 from .rows import from_body, maybe_body
+from .verified import RECORD_DIGEST
 
 _COLUMN = tables.applied.c.kind
 

@@ -1,6 +1,6 @@
 """What approvers bring: their keys, the policy and prices that they signed, and the budgets that follow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
@@ -12,23 +12,14 @@ from tools.domain.errors import Conflict
 
 from . import reservations, tables
 from .applied import applied_state, apply_document
-from .engine import Database
+from .audited import AuditRecords
 from .find import store_mode
-from .ledger import Entry, Ledger
+from .ledger import Entry
 from .rows import from_body, maybe_body, one_body
 
 
-class ApproverRecords:
-    """The part of SqlStore that deals with approvers.
-
-    Args:
-        clock: seconds since the epoch.
-    """
-
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
-        self._database = database
-        self._clock = clock
-        self._ledger = Ledger(clock)
+class ApproverRecords(AuditRecords):
+    """The part of SqlStore that deals with approvers."""
 
     def _now_s(self, connection: Connection) -> float:
         """Never earlier than the newest audit row: a clock set back revives nothing."""
@@ -38,7 +29,7 @@ class ApproverRecords:
 
     def reservations(self) -> Sequence[Reservation]:
         with self._database.read() as connection:
-            return reservations.all_reservations(connection)
+            return self._memory.reservations.all(connection)
 
     def reservation_of(self, run_id: str) -> Reservation | None:
         with self._database.read() as connection:

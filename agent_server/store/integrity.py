@@ -8,10 +8,9 @@ from sqlalchemy import Column, Connection, select
 from tools.domain.approval import Approval, AuditRecord
 
 from . import tables
-from .chain import first_break
 from .rows import from_body
+from .verified import VerifiedLog
 
-RECORD_DIGEST = "record_sha256"
 HEAD = "audit_head"
 MODE = "mode"
 CREATED = "store_created"
@@ -55,41 +54,57 @@ def load_log(connection: Connection) -> list[AuditRecord]:
     return [from_body(AuditRecord, body, what="an audit link") for body in bodies]
 
 
-def problems(connection: Connection, *, only: Collection[str] | None = None) -> list[str]:
-    """Everything that does not fit, in words; with `only`, records of other ids are passed over."""
-    log = load_log(connection)
-    found = _chain_problems(connection, log) + _anchor_problems(connection, log)
-    last = {r.subject: r.details[RECORD_DIGEST] for r in log if RECORD_DIGEST in r.details}
-    seen = set()
-    for kind, column in _RECORDS:
-        query = select(column, column.table.c.body)
-        for key, body in connection.execute(query if only is None else query.where(column.in_(only))):
-            subject = record_subject(kind, key)
-            seen.add(subject)
-            if subject not in last:
-                found.append(
-                    f"the {kind} {key} has no audit row: it was not written by forerun, or the row was removed"
-                )
-            elif last[subject] != body_digest(body):
-                found.append(f"the {kind} {key} was edited after its last audit row")
-    if only is None:
-        found.extend(
-            f"the record {subject} is in the audit log and gone from the database" for subject in last.keys() - seen
-        )
+def problems(
+    connection: Connection, *, only: Collection[str] | None = None, verified: VerifiedLog | None = None
+) -> list[str]:
+    """Everything that does not fit, in words; with `only`, records of other ids are passed over.
+
+    Args:
+        verified: what this process has verified before, and goes on from; None: everything is read.
+    """
+    log = VerifiedLog() if verified is None else verified
+    with log.lock:
+        found = log.catch_up(connection, whole=only is None)
+        found += _end_problems(connection, log) + _anchor_problems(connection, log, only)
+        seen = set()
+        for kind, column in _RECORDS:
+            query = select(column, column.table.c.body)
+            for key, body in connection.execute(query if only is None else query.where(column.in_(only))):
+                subject = record_subject(kind, key)
+                seen.add(subject)
+                found += record_problems(log, subject, body_digest(body), what=f"the {kind} {key}")
+        if only is None:
+            found += [gone(subject) for subject in log.digests.keys() - seen]
     return found
 
 
-def _anchor_problems(connection: Connection, log: list[AuditRecord]) -> list[str]:
-    """Each approver signed over the end of the log at that time; a log that was rewritten before it lacks that link."""
-    places = {record.hash: record.sequence for record in log}
-    own = {record.subject: record.sequence for record in reversed(log)}
+def record_problems(log: VerifiedLog, subject: str, digest: str, *, what: str) -> list[str]:
+    """Whether a record with this digest is what the audit log says of it."""
+    if subject not in log.digests:
+        return [f"{what} has no audit row: it was not written by forerun, or the row was removed"]
+    return [] if log.digests[subject] == digest else [f"{what} was edited after its last audit row"]
+
+
+def gone(subject: str) -> str:
+    """The words for a record that only the audit log knows."""
+    return f"the record {subject} is in the audit log and gone from the database"
+
+
+def _anchor_problems(connection: Connection, log: VerifiedLog, only: Collection[str] | None) -> list[str]:
+    """Each approver signed over the end of the log at that time; a log that was rewritten before it lacks that link.
+
+    Where the process goes on from what it has verified, the decisions before were looked at then.
+    """
+    query = select(tables.approvals.c.body)
+    if not log.whole and only is not None:
+        query = query.where(tables.approvals.c.request_id.in_(only))
     found = []
-    for body in connection.execute(select(tables.approvals.c.body)).scalars():
+    for body in connection.execute(query).scalars():
         decision = from_body(Approval, body, what="a decision").decision
         if not decision.audit_head:
             continue  # made before decisions named it
-        decided = own.get(record_subject("decision", decision.request_id), 0)
-        if not 0 < places.get(decision.audit_head, 0) < decided:
+        decided = log.first.get(record_subject("decision", decision.request_id), 0)
+        if not 0 < log.places.get(decision.audit_head, 0) < decided:
             found.append(
                 f"{decision.approver} signed the decision on {decision.request_id} over an audit log that ended with "
                 f"{decision.audit_head[:12]}: no link before it has that hash, so rows were removed or rewritten"
@@ -97,19 +112,13 @@ def _anchor_problems(connection: Connection, log: list[AuditRecord]) -> list[str
     return found
 
 
-def _chain_problems(connection: Connection, log: list[AuditRecord]) -> list[str]:
+def _end_problems(connection: Connection, log: VerifiedLog) -> list[str]:
     found = []
-    broken = first_break(log)
-    if broken:
-        found.append(broken)
     head = connection.execute(select(tables.meta.c.value).where(tables.meta.c.name == HEAD)).scalar()
-    if not log or head != f"{log[-1].sequence}:{log[-1].hash}":
-        end = f"link {log[-1].sequence}" if log else "nothing"
+    if not log.size or head != log.head:
+        end = f"link {log.size}" if log.size else "nothing"
         found.append(f"the audit log ends with {end}, its recorded end is link {str(head).partition(':')[0]}")
     mode = connection.execute(select(tables.meta.c.value).where(tables.meta.c.name == MODE)).scalar()
-    if log and log[0].event == CREATED and log[0].details.get(MODE) != mode:
-        found.append(f"the store was created {log[0].details.get(MODE)} and now says {mode}")
-    times = connection.execute(select(tables.audit.c.sequence, tables.audit.c.time_s))
-    by_sequence = {r.sequence: r.time_s for r in log}
-    found.extend(f"the time of link {n} was edited" for n, time_s in times if by_sequence.get(n) != time_s)
+    if log.created is not None and log.created[0] == CREATED and log.created[1].get(MODE) != mode:
+        found.append(f"the store was created {log.created[1].get(MODE)} and now says {mode}")
     return found

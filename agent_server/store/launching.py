@@ -17,7 +17,7 @@ from tools.request_approval import launch_refusals, member_refusals, store_refus
 from . import integrity
 from .applied import applied_state
 from .find import find_key, find_plan, store_mode
-from .reservations import all_reservations, find_reservation
+from .reservations import Memory, find_reservation
 
 _ASK_AGAIN = "request_approval, or a new plan with base_plan_id if something changed"
 
@@ -37,6 +37,7 @@ def require_launchable(
     *,
     now_s: float,
     identity: str,
+    memory: Memory,
 ) -> tuple[PlanRecord, Approval, Reservation]:
     """The plan, its approval and what was reserved for it.
 
@@ -57,14 +58,14 @@ def require_launchable(
     if held is None and approval is not None and approval.decision.decision == "approve":
         reasons.append("nothing is reserved for it in the budgets")
     subjects = {request.request_id, request.plan_id, reserved} | ({key.key_id} if key else set())
-    reasons.extend(integrity.problems(connection, only=subjects))
+    reasons.extend(integrity.problems(connection, only=subjects, verified=memory.log))
     if reasons or approval is None or held is None:
         raise Refused(f"plan {record.plan_id} may not launch: " + "; ".join(reasons), next_step=_ASK_AGAIN)
     return record, approval, held
 
 
 def require_free(
-    connection: Connection, run: RunRecord, *, assessment: Assessment, now_s: float
+    connection: Connection, run: RunRecord, *, assessment: Assessment, now_s: float, memory: Memory
 ) -> tuple[PlanRecord, Reservation, Rules]:
     """The plan and what it will reserve, if the free tier covers it.
 
@@ -77,14 +78,14 @@ def require_free(
         raise WrongStep(f"plan {record.plan_id} is {record.state.value}", next_step=NEXT_TOOL[record.state])
     rules = current_rules(connection, now_s=now_s)
     use = DeviceUse(assessment.device_use, assessment.device_words)
-    today = free_launches(all_reservations(connection), now_s=now_s)
+    today = free_launches(memory.reservations.all(connection), now_s=now_s)
     found = assess(rules.policy, facts_of(record, rules.prices, use), free_today=today)
     reasons = [] if found.level is None else list(found.why)
     if record.plan is None or not record.plan.digest == record.plan_digest == run.plan_digest:
         reasons.append("the plan is not the one that was settled: its digest differs")
     elif record.estimate is None or record.estimate.plan_digest != record.plan_digest:
         reasons.append("the estimate is of another plan")
-    reasons.extend(integrity.problems(connection, only={record.plan_id}))
+    reasons.extend(integrity.problems(connection, only={record.plan_id}, verified=memory.log))
     if reasons:
         raise Refused(f"plan {record.plan_id} may not launch freely: {'; '.join(reasons)}", next_step=_ASK_AGAIN)
     held = reservation(record, rules, reservation_id=run.run_id, now_s=now_s, expires_at_s=now_s, run_id=run.run_id)

@@ -12,8 +12,9 @@ from tools.domain.errors import StoreUnavailable
 
 from . import tables
 from .chain import link
-from .integrity import HEAD, RECORD_DIGEST, body_digest, kind_of, record_subject
+from .integrity import HEAD, body_digest, kind_of, record_subject
 from .rows import from_body, to_body
+from .verified import RECORD_DIGEST
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Ledger:
         head = f"{record.sequence}:{record.hash}"
         connection.execute(update(tables.meta).where(tables.meta.c.name == HEAD).values(value=head))
         return record
+
+    def head_hash(self, connection: Connection) -> str:
+        """The hash of the last link."""
+        head = self._head(connection)
+        return "" if head is None else head.hash
 
     def lock(self, connection: Connection) -> None:
         """Wait until no other transaction writes: what is read after this stays true until the commit."""

@@ -1,11 +1,12 @@
 """Reservations in the budgets: made with the approval, taken by the run, settled with its end."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from agent_server.approvals.policy.budgets import budget_refusals
+from agent_server.approvals.policy.budgets import budget_refusals, has_budgets
 from agent_server.approvals.policy.check import Rules, settled, share_id, shares
 from tools.domain.approval import ApprovalRequest
 from tools.domain.budget import Reservation
@@ -15,15 +16,44 @@ from tools.domain.run_state import RunRecord
 from . import integrity, tables
 from .ledger import Entry, Ledger
 from .rows import from_body, maybe_body
+from .verified import VerifiedLog
 
 _COLUMN = tables.reservations.c.reservation_id
 _SERVER = "server"
 
 
-def all_reservations(connection: Connection) -> list[Reservation]:
-    """Every one, in no order that matters."""
-    bodies = connection.execute(select(tables.reservations.c.body).order_by(_COLUMN)).scalars()
-    return [from_body(Reservation, body, what="a reservation") for body in bodies]
+@dataclass(frozen=True)
+class Memory:
+    """What a store keeps between transactions; none of it is believed against the database's verified log."""
+
+    log: VerifiedLog
+    reservations: "KnownReservations"
+
+    @classmethod
+    def fresh(cls) -> "Memory":
+        return cls(VerifiedLog(), KnownReservations())
+
+
+class KnownReservations:
+    """Every reservation as the database has it now; a row whose text is the same as before is not parsed again."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, tuple[str, Reservation, str]] = {}
+
+    def all(self, connection: Connection) -> list[Reservation]:
+        """In no order that matters."""
+        return [reservation for reservation, _ in self.with_digests(connection)]
+
+    def with_digests(self, connection: Connection) -> list[tuple[Reservation, str]]:
+        """Each with the digest of its row."""
+        found = {}
+        for key, body in connection.execute(select(_COLUMN, tables.reservations.c.body)):
+            known = self._parsed.get(key)
+            if known is None or known[0] != body:
+                known = (body, from_body(Reservation, body, what="a reservation"), integrity.body_digest(body))
+            found[key] = known
+        self._parsed = found
+        return [(reservation, digest) for _, reservation, digest in found.values()]
 
 
 def find_reservation(connection: Connection, reservation_id: str) -> Reservation | None:
@@ -44,6 +74,7 @@ def reserve(
     rules: Rules,
     actor: str,
     now_s: float,
+    memory: Memory,
     num_runs: int = 1,
 ) -> None:
     """Insert the reservation, of a sweep one for each run, if every budget holds all of it.
@@ -54,8 +85,11 @@ def reserve(
         Refused: a budget does not hold it, or the records of the budgets were edited.
     """
     ledger.lock(connection)
-    others = all_reservations(connection)
-    reasons = budget_refusals(rules.policy, others, new, now_s=now_s) or _tampering(connection, others)
+    reasons = []
+    if has_budgets(rules.policy):
+        known = memory.reservations.with_digests(connection)
+        reasons = budget_refusals(rules.policy, [held for held, _ in known], new, now_s=now_s)
+        reasons = reasons or _tampering(connection, known, memory.log)
     if reasons:
         raise Refused(
             f"plan {new.plan_id} may not be approved: {'; '.join(reasons)}",
@@ -107,16 +141,16 @@ def _change(connection: Connection, ledger: Ledger, new: Reservation, *, actor: 
     ledger.change(connection, _COLUMN, new, entry, reservation_id=new.reservation_id, run_id=new.run_id)
 
 
-def _tampering(connection: Connection, found: Sequence[Reservation]) -> list[str]:
+def _tampering(connection: Connection, known: Sequence[tuple[Reservation, str]], log: VerifiedLog) -> list[str]:
     """Whether a reservation was edited or taken away since it was written."""
-    ids = {reservation.reservation_id for reservation in found}
-    prefix = integrity.record_subject("reservation", "")
-    logged = connection.execute(
-        select(tables.audit.c.subject).where(tables.audit.c.subject.startswith(prefix, autoescape=True)).distinct()
-    ).scalars()
-    gone = sorted(subject for subject in logged if subject.removeprefix(prefix) not in ids)
-    problems = [f"the record {subject} is in the audit log and gone from the database" for subject in gone]
-    return [*problems, *integrity.problems(connection, only=ids)]
+    with log.lock:
+        problems = integrity.problems(connection, only=(), verified=log)
+        subjects = {integrity.record_subject("reservation", held.reservation_id): digest for held, digest in known}
+        for subject, digest in subjects.items():
+            problems += integrity.record_problems(log, subject, digest, what=f"the {subject.replace(':', ' ')}")
+        prefix = integrity.record_subject("reservation", "")
+        lost = [subject for subject in log.digests if subject.startswith(prefix) and subject not in subjects]
+    return [*problems, *map(integrity.gone, sorted(lost))]
 
 
 def _facts(reservation: Reservation) -> dict[str, Any]:

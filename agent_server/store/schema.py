@@ -9,7 +9,7 @@ from runtime.errors import ConfigurationError
 
 from .engine import Database
 
-VERSIONS = ("0001", "0002")  # oldest first; the migrations bear these names
+VERSIONS = ("0001", "0002", "0003")  # oldest first; the migrations bear these names
 
 
 def bring_up_to_date(database: Database, *, on_create: Callable[[Connection], None]) -> None:

@@ -8,10 +8,10 @@ from sqlalchemy import Connection, insert, select
 from agent_server.approvals.policy import require_level_for_mode
 from agent_server.approvals.policy.check import reservation
 from runtime.config.plan import Frozen
-from tools.domain.approval import Approval, ApprovalRequest, Assessment, AuditRecord
+from tools.domain.approval import Approval, ApprovalRequest, Assessment
 from tools.domain.errors import Conflict, Refused
 from tools.domain.plan_state import PlanRecord, PlanState, require_transition
-from tools.domain.ports import PastEstimate, StoreMode
+from tools.domain.ports import PastEstimate, StoreMode, WorkKind, WorkLine
 from tools.domain.reports import CostEstimate
 from tools.domain.run_state import RunRecord, RunState, require_run_transition
 
@@ -20,6 +20,7 @@ from .approvers import ApproverRecords
 from .engine import Database
 from .find import find_approval, find_plan, find_request, find_run, sequence_of, store_mode
 from .ledger import Entry
+from .listing import work_lines
 from .rows import from_body, maybe_body, newest_first
 from .schema import VERSIONS, bring_up_to_date
 
@@ -85,6 +86,16 @@ class SqlStore(ApproverRecords):
             since = sequence_of(connection, tables.plans.c.plan_id, before, what="plan")
             bodies = connection.execute(newest_first(tables.plans, limit=limit, before=since)).scalars()
             return [from_body(PlanRecord, body, what="a plan") for body in bodies]
+
+    def open_plans(self) -> Sequence[PlanRecord]:
+        states = [PlanState.REQUESTED.value, PlanState.APPROVED.value]
+        query = select(tables.plans.c.body).where(tables.plans.c.state.in_(states)).order_by(tables.plans.c.sequence)
+        with self._database.read() as connection:
+            return [from_body(PlanRecord, body, what="a plan") for body in connection.execute(query).scalars()]
+
+    def work(self, kind: WorkKind, *, limit: int) -> Sequence[WorkLine]:
+        with self._database.read() as connection:
+            return work_lines(connection, kind, limit=limit)
 
     # Requests and decisions
 
@@ -172,7 +183,13 @@ class SqlStore(ApproverRecords):
             if earlier is not None:
                 return find_run(connection, earlier)
             record, approval, held = launching.require_launchable(
-                connection, request, approval, run, now_s=self._now_s(connection), identity=self.identity
+                connection,
+                request,
+                approval,
+                run,
+                now_s=self._now_s(connection),
+                identity=self.identity,
+                memory=self._memory,
             )
             run = run.model_copy(update={"request_id": request_id})
             used: dict[str, Any] = {"used_by": run.run_id}
@@ -202,9 +219,13 @@ class SqlStore(ApproverRecords):
             if earlier is not None:
                 return from_body(RunRecord, earlier, what="a run")
             now_s = self._now_s(connection)
-            record, held, rules = launching.require_free(connection, run, assessment=assessment, now_s=now_s)
+            record, held, rules = launching.require_free(
+                connection, run, assessment=assessment, now_s=now_s, memory=self._memory
+            )
             actor = record.requester
-            reservations.reserve(connection, self._ledger, held, rules=rules, actor=actor, now_s=now_s)
+            reservations.reserve(
+                connection, self._ledger, held, rules=rules, actor=actor, now_s=now_s, memory=self._memory
+            )
             facts = {"run_id": run.run_id, "policy": rules.policy.version}
             self._ledger.append(connection, Entry(actor, "launched_without_approval", facts), subject=run.plan_id)
             self._launch(connection, run, record)
@@ -290,25 +311,6 @@ class SqlStore(ApproverRecords):
             entry = Entry(_SERVER, "actual_added", facts)
             self._ledger.add(connection, tables.actuals.c.run_id, actual, entry, run_id=run_id)
 
-    # The audit log
-
-    def audit_log(self) -> Sequence[AuditRecord]:
-        with self._database.read() as connection:
-            return integrity.load_log(connection)
-
-    def append_audit(self, *, actor: str, event: str, subject: str, details: dict[str, object]) -> AuditRecord:
-        with self._database.write() as connection:
-            return self._ledger.append(connection, Entry(actor, event, dict(details)), subject=subject)
-
-    def latest_time_s(self) -> float:
-        with self._database.read() as connection:
-            return self._ledger.latest_time_s(connection)
-
-    def problems(self) -> Sequence[str]:
-        """Where the database contradicts its audit log, in words; empty if nowhere."""
-        with self._database.read() as connection:
-            return integrity.problems(connection)
-
     # Within one transaction
 
     def _create(self, connection: Connection, mode: StoreMode) -> None:
@@ -348,7 +350,9 @@ class SqlStore(ApproverRecords):
             record, rules, reservation_id=request.request_id, now_s=now_s, expires_at_s=request.expires_at_s
         )
         num_runs = record.plan.num_runs if record.plan else 1
-        reservations.reserve(connection, self._ledger, new, rules=rules, actor=actor, now_s=now_s, num_runs=num_runs)
+        reservations.reserve(
+            connection, self._ledger, new, rules=rules, actor=actor, now_s=now_s, memory=self._memory, num_runs=num_runs
+        )
 
     def _launch(self, connection: Connection, run: RunRecord, record: PlanRecord) -> None:
         self._insert_run(connection, run, actor=record.requester)

@@ -19,7 +19,7 @@ plans = Table(
     metadata,
     Column("sequence", Integer, primary_key=True, autoincrement=True),
     Column("plan_id", String(32), nullable=False, unique=True),
-    Column("state", String(16), nullable=False),
+    Column("state", String(16), nullable=False, index=True),
     Column("body", Text, nullable=False),
     sqlite_autoincrement=True,
 )
@@ -79,7 +79,7 @@ audit = Table(
     "audit",
     metadata,
     Column("sequence", Integer, primary_key=True, autoincrement=False),
-    Column("time_s", Float, nullable=False),
+    Column("time_s", Float, nullable=False, index=True),
     Column("subject", String(128), nullable=False, index=True),
     Column("body", Text, nullable=False),
 )

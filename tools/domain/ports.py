@@ -15,6 +15,22 @@ from .run_state import RunRecord, RunState
 StoreMode = Literal["normal", "simulated"]
 
 
+WorkKind = Literal["plans", "requests", "runs"]
+
+
+@dataclass(frozen=True)
+class WorkLine:
+    """One plan, request or run, as a line of a list."""
+
+    id: str
+    kind: WorkKind
+    state: str
+    created_at_s: float
+    plan_id: str
+    plan_digest: str
+    detail: str
+
+
 @dataclass(frozen=True)
 class PastEstimate:
     """An estimate and what was then measured, for calibration. Seconds and bytes."""
@@ -42,6 +58,14 @@ class Store(Protocol):
     def plan(self, plan_id: str) -> PlanRecord: ...
     def save_plan(self, record: PlanRecord, *, expect: PlanState) -> None: ...
     def plans(self, *, limit: int, before: str | None = None) -> Sequence[PlanRecord]: ...
+
+    def open_plans(self) -> Sequence[PlanRecord]:
+        """Plans whose request is open, or approved and not used."""
+        ...
+
+    def work(self, kind: WorkKind, *, limit: int) -> Sequence[WorkLine]:
+        """The newest lines of this kind, newest first, without reading whole records."""
+        ...
 
     def add_request(self, request: ApprovalRequest, *, plan: PlanRecord) -> None:
         """Insert the request and save the plan as `requested`, in one transaction."""
@@ -115,6 +139,14 @@ class Store(Protocol):
         ...
 
     def audit_log(self) -> Sequence[AuditRecord]: ...
+    def audit_head(self) -> str:
+        """Hash of the newest link."""
+        ...
+
+    def audit_of(self, subject: str) -> Sequence[AuditRecord]:
+        """The links on one subject, oldest first."""
+        ...
+
     def append_audit(self, *, actor: str, event: str, subject: str, details: dict[str, object]) -> AuditRecord: ...
     def latest_time_s(self) -> float:
         """The latest time in the audit log: a clock set back does not revive an expired approval."""

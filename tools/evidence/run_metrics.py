@@ -8,6 +8,7 @@ from pathlib import Path
 from runtime.layout import RunLayout
 from runtime.records import MetricRecord, SourcedMetric
 
+from .attempts import attempt_starts, without_repeats
 from .json_lines import metrics_in_json
 from .log_lines import LineReader, LogLine, plain, rank_logs, read_lines, relative_name, without_rank_prefix
 from .plain_lines import metrics_in_text
@@ -27,7 +28,7 @@ def read_run_metrics(layout: RunLayout) -> tuple[SourcedMetric, ...]:
     An adapter's record is left out where our runtime has one of the same name and step, or, if it has no step, of the
     same name. A printed dict without a step is left out where trainer_state.json holds the same value with its step.
     Of a series of more than 20,000 values every 2nd (4th, ...) is kept, always the first, the last and the first NaN;
-    names beyond 2,000 are left out.
+    names beyond 2,000 are left out. Steps that a later attempt of the job repeats count once.
     """
     state = find_trainer_state(layout)
     history = state.metrics if state else ()
@@ -44,7 +45,8 @@ def read_run_metrics(layout: RunLayout) -> tuple[SourcedMetric, ...]:
             yield metric
 
     ours = _thinned(watched())
-    return (*ours, *(m for m in adapters if (m.record.name, m.record.step) not in seen))
+    found = [*ours, *(m for m in adapters if (m.record.name, m.record.step) not in seen)]
+    return without_repeats(found, attempt_starts(layout))
 
 
 def iter_run_metrics(layout: RunLayout, read: LineReader = read_lines) -> Iterator[SourcedMetric]:

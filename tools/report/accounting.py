@@ -46,6 +46,13 @@ class Account:
     num_executed: int
     notes: tuple[str, ...]
 
+    @property
+    def total_cost_shown(self) -> float | None:
+        """The sum of the lines as they are printed, in hundredths: what a reader who adds them up finds."""
+        if self.total_cost is None:
+            return None
+        return round(sum(round(line.cost or 0.0, 2) for line in self.lines), 2)
+
 
 def account(spells: Sequence[Spell], *, price_per_hour: float | None) -> Account:
     """Price each spell once.

@@ -24,8 +24,10 @@ from .summary import CheckedSummary
 SCHEMA_VERSION = 1
 _EXACT_KEYS = frozenset({"path", "roots", "envelope", "public_pem"})
 
+_EVENTS = ("run_started", "batch_arithmetic", "planned_steps", "attempt_started", "attempt_ended", "requeued")
 _PLAN_PARTS = (
     "arguments",
+    "sweep",
     "smoke_arguments",
     "code",
     "interpreter",
@@ -66,6 +68,7 @@ def make_body(
         "run": _run(material, facts),
         "plan": _plan(material, plan),
         "approval": _approval(material, facts),
+        "free_launch": _free_launch(material),
         "smoke": record.smoke.model_dump(mode="json") if record.smoke else None,
         "estimate": record.estimate.model_dump(mode="json") if record.estimate else None,
         "estimate_and_actual": _estimate_and_actual(material, facts),
@@ -87,7 +90,14 @@ def make_body(
         "environment": material.environment.model_dump(mode="json") if material.environment else None,
         "diagnosis": material.diagnosis.model_dump(mode="json") if material.diagnosis else None,
         "past_runs": [
-            {"run_id": r.run_id, "plan_id": r.plan_id, "kind": r.kind, "state": r.state.value, "reason": r.reason}
+            {
+                "run_id": r.run_id,
+                "plan_id": r.plan_id,
+                "kind": r.kind,
+                "member": r.member,
+                "state": r.state.value,
+                "reason": r.reason,
+            }
             for r in material.past_runs
         ],
         "claims": [claim.model_dump(mode="json") for claim in claims],
@@ -146,6 +156,8 @@ def _run(material: ReportMaterial, facts: Facts) -> dict[str, Any]:
         "state": run.state.value,
         "reason": run.reason or (result.reason if result else ""),
         "exit_code": result.exit_code if result else None,
+        "attempts": result.attempts if result else None,
+        "member": run.member,
         "started_at": utc(spell.started_at_s),
         "ended_at": utc(result.ended_at_s) if result else None,
         "seconds": spell.seconds,
@@ -160,7 +172,7 @@ def _run(material: ReportMaterial, facts: Facts) -> dict[str, Any]:
         "events": [
             {"event": e.event, "time": utc(e.time_s), "rank": e.rank, "details": e.details}
             for e in facts.events
-            if e.event in ("run_started", "batch_arithmetic", "planned_steps")
+            if e.event in _EVENTS
         ],
     }
 
@@ -182,7 +194,8 @@ def _plan(material: ReportMaterial, plan: TrainingPlan | None) -> dict[str, Any]
         return head | dict.fromkeys(_PLAN_PARTS) | {"data": [], "settings": [], "inherited": [], "environment": {}}
     code = plan.code
     return head | {
-        "arguments": masked_command(plan.argv),
+        "arguments": masked_command(material.arguments),
+        "sweep": [masked_command(member) for member in plan.sweep],
         "smoke_arguments": masked_command(plan.smoke.args),
         "environment": {name: masked_value(name, value) for name, value in plan.environment.items()},
         "inherited": list(plan.inherited),
@@ -243,6 +256,11 @@ def _approval(material: ReportMaterial, facts: Facts) -> dict[str, Any] | None:
     }
 
 
+def _free_launch(material: ReportMaterial) -> dict[str, Any] | None:
+    free = material.free_launch
+    return None if free is None else {"policy_version": free.policy_version, "at": utc(free.time_s)}
+
+
 def _estimate_and_actual(material: ReportMaterial, facts: Facts) -> list[dict[str, Any]]:
     estimate, run, line = material.plan_record.estimate, material.run, facts.account.lines[0]
     steps = [m.record.step for s in facts.series for m in s.values if m.record.step is not None]
@@ -290,6 +308,7 @@ def _account(account: Account, material: ReportMaterial) -> dict[str, Any]:
         ],
         "total_seconds": account.total_seconds,
         "total_cost": account.total_cost,
+        "total_cost_shown": account.total_cost_shown,
         "currency": estimate.currency if estimate else "",
         "price_source": estimate.price_source if estimate else "",
         "num_executed": account.num_executed,

@@ -62,6 +62,8 @@ def _run(material: ReportMaterial, facts: Facts) -> Iterator[str]:
         reason = run.reason or (run.result.reason if run.result else "no reason given")
         yield f"the run ended {run.state.value}: {reason}"
     result = run.result
+    if result is not None and result.attempts > 1:
+        yield f"the job failed and was started again: {result.attempts} attempts; the last one counts"
     if result is not None and result.survivors:
         yield f"processes outlived the run: {', '.join(map(str, result.survivors))}"
     if result is not None and result.signals_sent:
@@ -104,8 +106,9 @@ def _ceilings(material: ReportMaterial, facts: Facts, plan: TrainingPlan) -> Ite
     if result is not None and result.disk_bytes > ceilings.disk_bytes:
         yield f"the run wrote {result.disk_bytes} bytes, the ceiling is {ceilings.disk_bytes}"
     cost = facts.account.lines[0].cost
-    if cost is not None and ceilings.cost is not None and cost > ceilings.cost:
-        yield f"the run cost {cost:.2f} {ceilings.currency}, the ceiling is {ceilings.cost:.2f}"
+    ceiling = None if ceilings.cost is None else ceilings.cost / plan.num_runs
+    if cost is not None and ceiling is not None and cost > ceiling:
+        yield f"the run cost {cost:.2f} {ceilings.currency}, the ceiling is {ceiling:.2f}"
 
 
 def _estimates(material: ReportMaterial, facts: Facts) -> Iterator[str]:

@@ -109,8 +109,9 @@ def _signature(material: ReportMaterial) -> tuple[str, ...]:
         problems.append("the decision is over another request than the one of this plan")
     if decision.plan_digest != material.run.plan_digest:
         problems.append("the decision is over another plan than the one that ran")
-    if decision.decision == "approve" and approval.used_by not in (None, material.run.run_id):
-        problems.append(f"the approval was used by run {approval.used_by}")
+    used_by = approval.run_for(material.run.member)
+    if decision.decision == "approve" and used_by not in (None, material.run.run_id):
+        problems.append(f"the approval was used by run {used_by}")
     return tuple(problems)
 
 

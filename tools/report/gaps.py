@@ -49,7 +49,7 @@ def _steps(material: ReportMaterial, facts: Facts) -> Iterator[NotVerified]:
     if run.kind in FULL_KINDS:
         approval = material.approval
         if material.request is None:
-            yield _gap("step:request_approval", "no human was asked before the run")
+            yield _gap("step:request_approval", _nobody_asked(material))
         elif approval is None:
             yield _gap("step:request_approval", "a human was asked, no decision is recorded")
         elif approval.decision.decision != "approve":
@@ -65,6 +65,12 @@ def _steps(material: ReportMaterial, facts: Facts) -> Iterator[NotVerified]:
         yield _gap("run_end", f"the run is {run.state.value}; files and figures are those of an unfinished run")
     elif run.result is None:
         yield _gap("run_end", f"the run left no result; duration from: {facts.spell.source}")
+
+
+def _nobody_asked(material: ReportMaterial) -> str:
+    if material.free_launch is None:
+        return "no human was asked before the run"
+    return f"no human was asked: the free tier of policy {material.free_launch.policy_version} covered the launch"
 
 
 def _smoke(material: ReportMaterial) -> Iterator[NotVerified]:
@@ -126,7 +132,8 @@ def _plan(material: ReportMaterial) -> Iterator[NotVerified]:
             yield _gap(f"assumption:{setting.name}", _assumed(setting.name, setting.value))
     for file in plan.data:
         if file.mode == "sampled":
-            reason = "its digest covers samples of the file, not every byte"
+            what = "the file" if file.num_files is None else "its files above 64 MiB"
+            reason = f"its digest covers samples of {what}, not every byte"
             yield _gap(f"data_sampled:{file_name(file.path)}", reason)
     if plan.seed is None:
         yield _gap("seed", "no seed was fixed; the run cannot be repeated exactly")

@@ -162,7 +162,7 @@ def _plan(material: ReportMaterial) -> Iterator[Known]:
     if plan.seed is not None:
         yield Known(plan.seed, frozenset({"seed", "seeds"}), "plan", "plan")
     pairs = [(s.name, s.value) for s in plan.settings]
-    arguments = [part for text in plan.argv for part in text.split("=", 1)]
+    arguments = [part for text in material.arguments for part in text.split("=", 1)]
     pairs += list(itertools.pairwise(arguments))
     for name, text in pairs:
         try:

@@ -48,6 +48,12 @@ def used(
     return Used(cost, hours, uncounted)
 
 
+def has_budgets(in_force: PolicyInForce) -> bool:
+    """Whether anything is budgeted at all."""
+    policies = [in_force.policy] if in_force.floor is None else [in_force.policy, in_force.floor]
+    return any(True for policy in policies for _ in policy.budgets.set())
+
+
 def budget_refusals(
     in_force: PolicyInForce, others: Sequence[Reservation], new: Reservation, *, now_s: float
 ) -> list[str]:

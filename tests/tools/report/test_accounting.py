@@ -49,6 +49,14 @@ def test_refused_failed_and_repeated_launches() -> None:
     assert found.notes == ("C was reported more than once and is counted once",)
 
 
+def test_the_printed_total_is_the_sum_of_the_printed_lines() -> None:
+    spells = [Spell(name, "succeeded", float(n), 1_000.0, "result.json") for n, name in enumerate("ABC")]
+    found = account(spells, price_per_hour=1.2)  # 0.3333 each
+    assert [f"{line.cost:.2f}" for line in found.lines] == ["0.33"] * 3
+    assert found.total_cost == pytest.approx(1.0)
+    assert found.total_cost_shown == 0.99
+
+
 def test_an_unknown_duration_or_price_leaves_no_total() -> None:
     spells = [Spell("A", "lost", None, None, "unknown"), Spell("B", "succeeded", 1.0, 3_600.0, "result.json")]
     found = account(spells, price_per_hour=2.0)
