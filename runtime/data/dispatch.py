@@ -1,8 +1,9 @@
-"""A stream that rank 0 alone reads, dealing its batches out to the others."""
+"""Data that rank 0 alone reads, dealing the batches out to the others."""
 
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -12,10 +13,13 @@ from ..errors import DistributedError
 from ..state import PartialState
 from .position import LoaderPosition
 from .samplers import Sharding
-from .sources import SourceBatch
+from .sources import IndexedSource, SourceBatch
 from .streams import StreamSource
 
 _OPERATION = "the next dispatched batch"
+
+Round = tuple[list[SourceBatch | None], bool]
+"""What to scatter: for each rank its next batch (None if it has no more), and whether another round follows."""
 
 
 class DispatchedSource(StreamSource):
@@ -28,41 +32,11 @@ class DispatchedSource(StreamSource):
         rounds = self._rounds(position) if self.sharding.rank == 0 else None
         more = True
         while more:
-            batch, more = self._receive(rounds)
+            batch, more = _receive(rounds)
             if batch is not None:
                 yield batch
 
-    def _receive(
-        self, rounds: Iterator[tuple[list[SourceBatch | None], bool]] | None
-    ) -> tuple[SourceBatch | None, bool]:
-        """This rank's batch (None if it has no more), and whether another round follows.
-
-        Raises:
-            DistributedError: rank 0 could not read, or a rank has left the loop.
-        """
-        guard = PartialState().guard
-        dealt: tuple[list[SourceBatch | None], bool] | None = None
-        error: Exception | None = None
-        if rounds is not None:
-            try:
-                with nullcontext() if guard is None else guard.busy():
-                    dealt = next(rounds)
-            except Exception as raised:  # whatever the data set raises: the others must hear of it
-                error = raised
-        said = [None if error is None else f"{type(error).__name__}: {error}"]
-        if guard is not None:
-            said = guard.meet(_OPERATION, details=said[0])
-        if error is not None:
-            raise error
-        if said[0] is not None:
-            raise DistributedError(f"rank 0 could not read {_OPERATION}: {said[0]}", next_step="see rank 0's log")
-        received: list[tuple[SourceBatch | None, bool]] = [(None, False)]
-        sent = None if dealt is None else [(batch, dealt[1]) for batch in dealt[0]]
-        dist.scatter_object_list(received, sent, src=0)
-        return received[0]
-
-    def _rounds(self, position: LoaderPosition) -> Iterator[tuple[list[SourceBatch | None], bool]]:
-        """What to scatter: for each rank its next batch, and whether another round follows."""
+    def _rounds(self, position: LoaderPosition) -> Iterator[Round]:
         waiting: list[deque[SourceBatch]] = [deque() for _ in range(self.sharding.world_size)]
         source = iter(self.read(position))
         ended = False
@@ -76,3 +50,60 @@ class DispatchedSource(StreamSource):
             ready = [queue.popleft() if queue else None for queue in waiting]
             batches = [b and b._replace(is_last=not queue) for b, queue in zip(ready, waiting, strict=True)]
             yield batches, any(waiting)
+
+
+class DispatchedIndices:
+    """A data set with indices that rank 0 alone reads, with a set of workers for each rank's share."""
+
+    num_readers = 0
+
+    def __init__(self, loader: DataLoader[Any], sharding: Sharding) -> None:
+        self.sharding = sharding
+        self._own = IndexedSource(loader, sharding)
+        ranks = range(sharding.world_size) if sharding.rank == 0 else ()
+        self._shares = [IndexedSource(loader, replace(sharding, rank=rank)) for rank in ranks]
+
+    def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
+        rounds = self._rounds(position) if self.sharding.rank == 0 else None
+        more = True
+        while more:
+            batch, more = _receive(rounds)
+            if batch is not None:
+                yield batch
+
+    def count(self, rank: int, position: LoaderPosition) -> int:
+        return self._own.count(rank, position)
+
+    def _rounds(self, position: LoaderPosition) -> Iterator[Round]:
+        shares = [share.batches(position) for share in self._shares]
+        while True:
+            batches = [next(share, None) for share in shares]
+            yield batches, any(batch is not None and not batch.is_last for batch in batches)
+
+
+def _receive(rounds: Iterator[Round] | None) -> tuple[SourceBatch | None, bool]:
+    """This rank's batch (None if it has no more), and whether another round follows.
+
+    Raises:
+        DistributedError: rank 0 could not read, or a rank has left the loop.
+    """
+    guard = PartialState().guard
+    dealt: Round | None = None
+    error: Exception | None = None
+    if rounds is not None:
+        try:
+            with nullcontext() if guard is None else guard.busy():
+                dealt = next(rounds)
+        except Exception as raised:  # whatever the data set raises: the others must hear of it
+            error = raised
+    said = [None if error is None else f"{type(error).__name__}: {error}"]
+    if guard is not None:
+        said = guard.meet(_OPERATION, details=said[0])
+    if error is not None:
+        raise error
+    if said[0] is not None:
+        raise DistributedError(f"rank 0 could not read {_OPERATION}: {said[0]}", next_step="see rank 0's log")
+    received: list[tuple[SourceBatch | None, bool]] = [(None, False)]
+    sent = None if dealt is None else [(batch, dealt[1]) for batch in dealt[0]]
+    dist.scatter_object_list(received, sent, src=0)
+    return received[0]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..errors import ConfigurationError, UsageError
+from ..errors import UsageError
 from ..options import DataLoaderConfiguration
 from ..seeding import derive_seed
 from ..structures import send_to_device
@@ -16,6 +16,7 @@ from .activity import Activity, Iteration, LoaderLimit
 from .already_sharded import refuse_sharded
 from .position import LoaderPosition
 from .samplers import Sharding
+from .seedable import BatchSamplerShard, seedable
 from .sources import IndexedSource, Source, nominal_size
 from .streams import StreamSource
 
@@ -101,6 +102,20 @@ class PreparedLoader:
         """Samples that all ranks together take in a full micro-batch."""
         per_device = self.sharding.per_device
         return None if per_device is None else per_device * self.sharding.world_size
+
+    @property
+    def batch_sampler(self) -> Any:
+        """How the next epoch's indices are dealt out to this rank; a stream's and an unbatched loader's is its own."""
+        base = self.base_loader.batch_sampler
+        if base is None or self._source.num_readers:
+            return base
+        return BatchSamplerShard(
+            seedable(base, seed=self.position.seed, epoch=self._next_epoch),
+            num_processes=self.sharding.world_size,
+            process_index=self.sharding.rank,
+            split_batches=self.sharding.split,
+            even_batches=self.sharding.even,
+        )
 
     @property
     def device(self) -> torch.device | None:
@@ -240,19 +255,11 @@ def prepare_loader(
 
 
 def _source(loader: DataLoader[Any], sharding: Sharding, is_stream: bool, dispatch: bool | None) -> Source:
-    if not is_stream:
-        if dispatch:
-            raise ConfigurationError(
-                "dispatch_batches=True for a data set with indices",
-                allowed="dispatching of iterable data sets",
-                next_step="set dispatch_batches=None: every rank reads its own share, with the same result",
-            )
-        return IndexedSource(loader, sharding)
-    if dispatch and sharding.world_size > 1:
-        from .dispatch import DispatchedSource
+    if not dispatch or sharding.world_size == 1:
+        return StreamSource(loader, sharding) if is_stream else IndexedSource(loader, sharding)
+    from .dispatch import DispatchedIndices, DispatchedSource
 
-        return DispatchedSource(loader, sharding)
-    return StreamSource(loader, sharding)
+    return DispatchedSource(loader, sharding) if is_stream else DispatchedIndices(loader, sharding)
 
 
 def _nominal_size(loader: DataLoader[Any], is_stream: bool, split: bool) -> int | None:
