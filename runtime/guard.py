@@ -1,6 +1,7 @@
 """The one-rank guard: ranks that meet for a collective agree on it first, or learn within a deadline who is missing."""
 
 import json
+import math
 import os
 import sys
 import time
@@ -53,6 +54,29 @@ class Guard:
         self._deadline_s = deadline_s
         self._notice_s = notice_s
         self._sequence = 0
+        self._interruption: str | None = None
+
+    @property
+    def num_meetings(self) -> int:
+        """How often the ranks have met: the same number on every rank after a meeting."""
+        return self._sequence
+
+    @property
+    def deadline_s(self) -> float:
+        return self._deadline_s
+
+    def copy(self) -> "Guard":
+        """One for another thread, over a connection of its own: it may post and look, but not meet."""
+        clone = getattr(self._store, "clone", None)
+        store = self._store if clone is None else clone()
+        return Guard(store, rank=self._rank, world_size=self._world_size, deadline_s=self._deadline_s)
+
+    def interrupt(self, reason: str | None) -> None:
+        """Let every wait end with an error that says why, one that goes on already included; None ends that.
+
+        Another thread may call it.
+        """
+        self._interruption = reason
 
     def meet(self, operation: str, *, details: Any = None, deadline_s: float | None = None) -> list[Any]:
         """Wait for every rank to come to `operation`.
@@ -68,7 +92,8 @@ class Guard:
         self._sequence += 1
         self._store.set(self._key(self._sequence, self._rank), json.dumps([operation, site, details]))
         keys = [self._key(self._sequence, rank) for rank in range(self._world_size)]
-        self._await(keys, f"{operation} at {site}", deadline_s=deadline_s)
+        limit_s = None if deadline_s is None else min(deadline_s, self._deadline_s)
+        self._await(keys, f"{operation} at {site}", deadline_s=limit_s)
         arrived = [json.loads(raw) for raw in self._store.multi_get(keys)]
         if self._sequence > 2:
             self._store.delete_key(self._key(self._sequence - 2, self._rank))
@@ -100,6 +125,16 @@ class Guard:
         names = [f"post/{key}" for key in keys]
         return [raw.decode() for raw in self._store.multi_get(names)] if self._store.check(names) else None
 
+    def wait_for_words(self, keys: Sequence[str], *, operation: str) -> list[str]:
+        """Wait for the words under these keys, one of each rank, as long as it takes: what comes first may be long.
+
+        Raises:
+            DistributedError: a rank has ended without its word.
+        """
+        names = [f"post/{key}" for key in keys]
+        self._await(names, f"{operation} at {call_site()}", deadline_s=math.inf)
+        return [raw.decode() for raw in self._store.multi_get(names)]
+
     @contextmanager
     def busy(self) -> Iterator[None]:
         """While inside, the others wait for this rank without a deadline (it writes a checkpoint, say)."""
@@ -117,10 +152,12 @@ class Guard:
     def _await(
         self, keys: Sequence[str], what: str, *, ranks: Sequence[int] = (), deadline_s: float | None = None
     ) -> None:
-        limit_s = self._deadline_s if deadline_s is None else min(deadline_s, self._deadline_s)
+        limit_s = self._deadline_s if deadline_s is None else deadline_s
         started = last_seen_busy = time.monotonic()
         pause_s, noticed = _FIRST_PAUSE_S, False
         while not self._store.check(list(keys)):
+            if self._interruption is not None:
+                raise self._interrupted(what)
             now = time.monotonic()
             if pause_s >= _LONGEST_PAUSE_S:
                 missing = self._missing(keys, ranks)
@@ -148,6 +185,12 @@ class Guard:
             f"rank {self._rank} is in {what}, but rank {names} {how}",
             allowed="the same collective on every rank, in the same order",
             next_step="call it on all ranks, outside of `if is_main_process`, and look at the missing rank's own log",
+        )
+
+    def _interrupted(self, what: str) -> DistributedError:
+        return DistributedError(
+            f"rank {self._rank} waits in {what}, but {self._interruption}",
+            allowed="the same collective on every rank, in the same order",
         )
 
     def _key(self, sequence: int, rank: int) -> str:

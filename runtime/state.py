@@ -4,7 +4,6 @@ import atexit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from functools import partial, wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -16,6 +15,7 @@ from .devices import communication_backend, pick_device, synchronize
 from .env import WorkerEnvironment, read_environment
 from .errors import StateResetError, UsageError
 from .guard import Guard
+from .process_group import OpenGroup, open_group
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,7 +74,7 @@ class PartialState:
 
     _process: ClassVar[_Process | None] = None
     _num_starts: ClassVar[int] = 0
-    _group_is_ours: ClassVar[bool] = False
+    _group: ClassVar[OpenGroup | None] = None  # the one that we opened
     debug = False
 
     def __init__(
@@ -291,7 +291,21 @@ class PartialState:
         finally:
             if shared.owns_group and dist.is_initialized():
                 dist.destroy_process_group()
-                PartialState._group_is_ours = False
+                PartialState._group = None
+
+    @staticmethod
+    def restart_group() -> None:
+        """Open the group anew, after a collective that cannot be finished; on all ranks together.
+
+        What was made for the old group (a model in DDP, a mesh) is of no use afterwards.
+        """
+        shared, group = PartialState._process, PartialState._group
+        assert shared is not None, "the caller asks first"
+        assert shared.guard is not None, "the caller asks first"
+        assert group is not None, "the caller asks first"
+        deadline_s = shared.guard.deadline_s
+        PartialState._group = group.reopen(PartialState._num_starts)
+        shared.guard = _new_guard(shared.environment, deadline_s=deadline_s)
 
     @staticmethod
     def _reset_state() -> None:
@@ -339,22 +353,23 @@ def _start(
     if environment.world_size == 1:
         return _Process(environment, device, guard=None, owns_group=False)
     if not dist.is_initialized():
-        PartialState._group_is_ours = True
         where: dict[str, Any] = {}
         if init_method is not None:
             where = {"init_method": init_method, "rank": environment.rank, "world_size": environment.world_size}
-        dist.init_process_group(backend or communication_backend(device), timeout=timedelta(seconds=timeout_s), **where)
+        PartialState._group = open_group(backend or communication_backend(device), timeout_s=timeout_s, **where)
     elif dist.get_world_size() != environment.world_size:
         raise UsageError(
             f"the process group has {dist.get_world_size()} ranks, but WORLD_SIZE={environment.world_size}",
             allowed="one group over all processes",
             next_step="let Accelerator start the process group",
         )
-    # A state after a reset begins anew at the first meeting, so its keys must differ from those of the state before.
+    guard = _new_guard(environment, deadline_s=min(deadline_s, timeout_s))
+    return _Process(environment, device, guard, PartialState._group is not None)
+
+
+def _new_guard(environment: WorkerEnvironment, *, deadline_s: float) -> Guard:
+    # A new guard begins anew at the first meeting, so its keys must differ from those of the guard before.
     PartialState._num_starts += 1
     prefix = f"forerun/{PartialState._num_starts}"
     store = dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]  # public, unlisted
-    guard = Guard(
-        store, rank=environment.rank, world_size=environment.world_size, deadline_s=min(deadline_s, timeout_s)
-    )
-    return _Process(environment, device, guard, PartialState._group_is_ours)
+    return Guard(store, rank=environment.rank, world_size=environment.world_size, deadline_s=deadline_s)
