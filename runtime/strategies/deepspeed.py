@@ -71,9 +71,10 @@ class DeepSpeedStrategy:
         optimizer = self._pairs.pop(id(model), None)
         if optimizer is None:  # nothing to shard it by: it is only evaluated
             return model.to(self._context.device)
+        _require_fit(model)
         require_group(self._context)
         plugin = self._plugins[self._selected]
-        groups = _take_groups(optimizer)
+        groups = _take_groups(optimizer) if plugin.stage else _groups(optimizer)
         library = load(builds_allowed="nvme" in (plugin.offload_optimizer, plugin.offload_param))
         before = optimizer.state_dict() if optimizer.state else None
         optimizer.state.clear()
@@ -301,18 +302,46 @@ def _pairs(
     return found
 
 
-def _take_groups(optimizer: torch.optim.Optimizer) -> list[Group]:
-    """What the groups hold; those that DeepSpeed cannot update (frozen parameters) leave the optimizer."""
+def _require_fit(model: nn.Module) -> None:
+    """DeepSpeed fails later, or works in another precision, on parameters of these kinds.
+
+    Raises:
+        UsageError: the model has some.
+    """
+    wrong = [f"{name} has no dimensions" for name, parameter in model.named_parameters() if not parameter.ndim]
+    wrong += [
+        f"{name} is {str(parameter.dtype).removeprefix('torch.')}"
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.bfloat16)
+    ]
+    wrong += [f"{name} is on the meta device" for name, parameter in model.named_parameters() if parameter.is_meta]
+    if wrong:
+        raise UsageError(
+            f"DeepSpeed cannot train this model: {', '.join(wrong[:5])}"
+            + (f" and {len(wrong) - 5} more" if wrong[5:] else ""),
+            allowed="real parameters of at least one dimension, trained ones in float32",
+            next_step="change them (torch.ones(1) for a number), or use strategy fsdp2 or ddp",
+        )
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[Group]:
+    """What the groups hold; those with something to train keep their order in the engine."""
     groups: list[Group] = []
-    kept: list[dict[str, Any]] = []
+    num_live = 0
     for group in optimizer.param_groups:
-        trained = [parameter for parameter in group["params"] if parameter.requires_grad]
+        is_live = any(parameter.requires_grad for parameter in group["params"])
         options = {name: value for name, value in group.items() if name != "params"}
-        groups.append(Group(tuple(group["params"]), options, len(kept) if trained else None))
-        if trained:
-            group["params"] = trained
-            kept.append(group)
-    optimizer.param_groups[:] = kept
+        groups.append(Group(tuple(group["params"]), options, num_live if is_live else None))
+        num_live += is_live
+    return groups
+
+
+def _take_groups(optimizer: torch.optim.Optimizer) -> list[Group]:
+    """The groups; frozen parameters, which ZeRO cannot place, leave the optimizer."""
+    groups = _groups(optimizer)
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
     return groups
 
 

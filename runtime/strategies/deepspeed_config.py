@@ -222,7 +222,9 @@ def _check_together(config: Mapping[str, Any], findings: list[str]) -> None:
         section = zero.get(name) or {}
         device = section.get("device", "none")
         if device != "none" and stage not in stages:
-            findings.append(f"{name}={device!r} with zero_stage {stage} (it needs stage {' or '.join(map(str, stages))})")
+            findings.append(
+                f"{name}={device!r} with zero_stage {stage} (it needs stage {' or '.join(map(str, stages))})"
+            )
         if device == "nvme" and not section.get("nvme_path"):
             findings.append(f"{name}='nvme' without {name}_nvme_path")
     enabled = [name for name in ("bf16", "fp16") if (config.get(name) or {}).get("enabled") is True]

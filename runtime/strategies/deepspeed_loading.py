@@ -8,12 +8,13 @@ import logging
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _LIBRARY = "deepspeed"
 _LOGGER = "DeepSpeed"
@@ -53,6 +54,12 @@ def load(*, builds_allowed: bool) -> ModuleType:
     # It calls torch's collectives by names that torch has replaced.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     return library
+
+
+def gathered(parameters: Sequence[Any], **options: Any) -> AbstractContextManager[None]:
+    """DeepSpeed's own: while inside, sharded parameters are whole on every rank."""
+    context: AbstractContextManager[None] = import_module(_LIBRARY).zero.GatheredParameters(parameters, **options)
+    return context
 
 
 @contextmanager

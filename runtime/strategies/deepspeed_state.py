@@ -14,6 +14,7 @@ from torch import nn
 
 from ..errors import CheckpointError
 from .deepspeed_engine import Group, WindowedEngine
+from .deepspeed_loading import gathered
 
 
 _ELEMENTS = object()
@@ -169,9 +170,7 @@ def _whole_parameter(windowed: WindowedEngine, parameter: nn.Parameter, piece: S
         return _whole_value(piece.flat, piece, parameter)
     if not hasattr(parameter, "ds_id"):
         return parameter.detach().cpu().clone()
-    from deepspeed.zero import GatheredParameters
-
-    with GatheredParameters([parameter]):
+    with gathered([parameter]):
         return parameter.detach().cpu().clone() if dist.get_rank() == 0 else None
 
 
@@ -195,9 +194,7 @@ def _set_replicated(value: torch.Tensor, whole: torch.Tensor) -> None:
     if not hasattr(value, "ds_id"):
         value.data.copy_(whole)
         return
-    from deepspeed.zero import GatheredParameters
-
-    with GatheredParameters([value], modifier_rank=0):
+    with gathered([value], modifier_rank=0):
         if dist.get_rank() == 0:
             value.data.copy_(whole)
 
