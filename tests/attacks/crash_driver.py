@@ -24,6 +24,7 @@ from agent_server.container import Container, build
 from agent_server.procedure.starting import Started
 from agent_server.settings import Settings
 from agent_server.store.sql import SqlStore
+from agent_server.upkeep import Upkeep
 from runtime.config.plan import Ceilings, Interpreter, ProcessLayout
 from runtime.launchers import process  # loaded before the kills are counted
 from runtime.layout import RunLayout
@@ -36,6 +37,7 @@ from tools.domain.plan_state import PlanRecord
 
 DEADLINE_S = 100.0
 MAX_STEPS = 400
+MUCH_LATER_S = 7200.0  # when even a directory without a mark is nobody's any more
 LATER_S = 20.0  # the second server comes after the time in which the first would still be asked
 _CHANGES = (
     "os.mkdir",
@@ -177,6 +179,10 @@ def second_server(site: Site, plan_ids: list[str], answers: Path) -> Callable[[]
             if not container.store.open_runs():
                 break
             time.sleep(0.1)
+        upkeep = Upkeep(container.store, container.reconciler, site.settings, clock=lambda: time.time() + MUCH_LATER_S)
+        before = len(list(site.settings.runs_dir.iterdir()))
+        upkeep.once()
+        answers.with_name("cleared").write_text(json.dumps(before - len(list(site.settings.runs_dir.iterdir()))))
         answers.write_text(json.dumps(told))
 
     return act
@@ -213,7 +219,15 @@ def main(root: Path, *, reads: bool) -> int:
             "results": sum(read_result(RunLayout(Path(run.run_dir))) is not None for run in runs),
         }
         print(json.dumps(line), flush=True)
-    print(json.dumps({"all_starts": len(starts), "problems": list(container.store.problems())}), flush=True)
+    known = {run.run_id for run in container.store.runs(limit=9999)}
+    end = {
+        "all_starts": len(starts),
+        "problems": list(container.store.problems()),
+        "left_behind": sorted({path.name for path in site.settings.runs_dir.iterdir()} ^ known)
+        + [path.name for path in site.settings.snapshots_dir.iterdir() if path.name.startswith(".")],
+        "cleared": json.loads(answers.with_name("cleared").read_text()),
+    }
+    print(json.dumps(end), flush=True)
     container.store.close()  # type: ignore[attr-defined]  # a SqlStore
     return 0
 
