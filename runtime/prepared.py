@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import collectives
-from .checkpoint.checkpointer import Part
 from .data.activity import Activity, Iteration, LoaderLimit, valid_part
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
 from .errors import UsageError
@@ -19,13 +18,15 @@ from .optim.clipping import GradientClipper
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
 from .optim.window import AccumulationWindows, scale_gradients
-from .optim.window_state import WindowKeeper
+from .optim.window_state import WindowKeeper, merge_windows
 from .options import DataLoaderConfiguration, GradientAccumulationPlugin
 from .precision.base import Precision
 from .reporting import RunReporter
 from .smoke import SmokeRun
 from .state import PartialState
-from .strategies.base import Strategy
+from .state_fit import check_model, check_optimizer, kind_of
+from .state_parts import Part
+from .strategies.base import ShardsState, Strategy
 from .structures import all_tensors, map_leaves
 
 _SKIPS_WORTH_A_WORD = 3
@@ -36,6 +37,7 @@ class Prepared:
 
     Args:
         smoke, limit: set later by the owner: the smoke run, and what may end loaders early.
+        opens_windows: set later too: a backward outside accumulate() is a micro-batch of a window as well.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Prepared:
         self._window_models: tuple[nn.Module, ...] = ()
         self._trained_loaders: set[int] = set()
         self._joining = False
+        self.opens_windows = False
 
     def add_all(self, things: Sequence[Any], places: Sequence[bool], *, with_optimizer: bool) -> list[Any]:
         """Prepare objects that belong together, models first and schedulers last; the results are in their order."""
@@ -189,6 +192,13 @@ class Prepared:
 
     def backward(self, loss: torch.Tensor, num_items: float | None, **options: Any) -> None:
         """Backward of one micro-batch's loss, scaled so that the window's gradient is a mean."""
+        if self.opens_windows and not self.windows.is_inside:
+            with self.accumulate():
+                self._backward(loss, num_items, **options)
+        else:
+            self._backward(loss, num_items, **options)
+
+    def _backward(self, loss: torch.Tensor, num_items: float | None, **options: Any) -> None:
         iteration = self.activity.current
         if iteration is not None and id(iteration.loader) not in self._trained_loaders:
             self._begin_training(iteration)
@@ -207,6 +217,7 @@ class Prepared:
         if factor is not None:
             parameters = list(self._parameters())
             scale_gradients(self.strategy.local_gradients(parameters), factor)
+            self.windows.restore_left_over()
             self.strategy.reduce_gradients(parameters)
 
     def gather_for_metrics(self, data: Any, *, as_objects: bool) -> Any:
@@ -251,21 +262,22 @@ class Prepared:
         """Steps that changed parameters; with several optimizers, of the one that took most."""
         return max((optimizer.num_steps for optimizer in self.optimizers), default=0)
 
-    def parts(self) -> list[Part]:
-        """Everything that a checkpoint holds."""
-        parts = [self._model_part(index, model) for index, model in enumerate(self.models)]
+    def parts(self, models: Sequence[nn.Module] | None = None) -> list[Part]:
+        """Everything that a checkpoint holds; `models` stand for all prepared ones."""
+        chosen = self.models if models is None else models
+        parts = [self._model_part(index, model) for index, model in enumerate(chosen)]
         parts += [self._optimizer_part(index, prepared.optimizer) for index, prepared in enumerate(self.optimizers)]
-        groups: list[tuple[str, Iterable[Any]]] = [
-            ("scheduler", self.schedulers),
-            ("loader", self.loaders),
-            ("custom", self.custom),
-        ]
-        for kind, things in groups:
-            parts += [Part(f"{kind}_{i}", thing.state_dict, thing.load_state_dict) for i, thing in enumerate(things)]
+        for index, prepared in enumerate(self.schedulers):
+            name, kind = f"scheduler_{index}", kind_of(prepared.scheduler)
+            parts.append(Part(name, prepared.state_dict, prepared.load_state_dict, kind=kind))
+        groups: list[tuple[str, Iterable[Any]]] = [("loader", self.loaders), ("custom", self.custom)]
+        for group, things in groups:
+            parts += [Part(f"{group}_{i}", thing.state_dict, thing.load_state_dict) for i, thing in enumerate(things)]
         scaler = self.precision.scaler
         if scaler is not None:
             parts.append(Part("scaler", scaler.state_dict, scaler.load_state_dict))
         parts.append(Part("progress", self._progress, self._restore_progress))
+        parts.append(Part("window", self.window_state, self.load_window_state, own=True, merge=merge_windows))
         return parts
 
     def clear(self) -> None:
@@ -273,21 +285,30 @@ class Prepared:
         for things in (self.models, self.optimizers, self.schedulers, self.loaders, self.custom):
             things.clear()
         self._window_models = ()
+        self._trained_loaders.clear()
+        self.windows.reset()
 
     def _model_part(self, index: int, model: nn.Module) -> Part:
-        strategy = self.strategy
+        strategy, name = self.strategy, f"model_{index}"
+        if isinstance(strategy, ShardsState):
+            return strategy.model_part(name, model)
         return Part(
-            f"model_{index}",
+            name,
             save=lambda: strategy.state_dict(model),
             load=lambda state: strategy.load_state_dict(model, state),
+            choose=lambda stored: check_model(stored, strategy.unwrap_model(model)) if strategy.replicated else stored,
         )
 
     def _optimizer_part(self, index: int, optimizer: torch.optim.Optimizer) -> Part:
-        strategy = self.strategy
+        strategy, name = self.strategy, f"optimizer_{index}"
+        if isinstance(strategy, ShardsState):
+            return strategy.optimizer_part(name, optimizer)
         return Part(
-            f"optimizer_{index}",
+            name,
             save=lambda: strategy.optimizer_state_dict(optimizer),
             load=lambda state: strategy.load_optimizer_state_dict(optimizer, state),
+            choose=lambda stored: check_optimizer(stored, optimizer) if strategy.replicated else stored,
+            kind=kind_of(optimizer),
         )
 
     def _add(self, thing: Any, place: bool) -> Any:

@@ -199,9 +199,15 @@ class StateSaver:
     def _saved(self, saved: Saved, *, automatic: bool) -> None:
         self._report(saved, step=self._saved_step)
         if automatic and self._project.total_limit is not None and self._prepared.state.is_main_process:
-            for directory in surplus(saved.path.parent, keep=self._project.total_limit):
-                self._checkpointer.let_go(directory)
+            self._prune(saved.path.parent, keep=self._project.total_limit)
+
+    def _prune(self, root: Path, *, keep: int) -> None:
+        for directory in surplus(root, keep=keep):
+            self._checkpointer.let_go(directory)
+            try:
                 remove(directory, disk=self._disk)
+            except OSError as error:
+                print(f"forerun: {directory} could not be removed: {error}", file=sys.stderr)  # noqa: T201  # the new one is safe
 
     def _report(self, saved: Saved, *, step: int | None) -> None:
         if saved.note:

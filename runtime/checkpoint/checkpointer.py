@@ -1,11 +1,14 @@
 """Saving and loading the whole training state of a job, whether each rank holds all of it or a part."""
 
+import atexit
 import json
+import os
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from ..state import PartialState
 from ..state_parts import Part
 from . import loading
 from .background import BackgroundSave, Digester
-from .directory import Replacement, is_full
+from .directory import Replacement, unwritable
 from .disk import Disk
 from .manifest import MANIFEST, Manifest, ManifestFile, as_json, describe, own_stem, read_manifest
 from .snapshot import RNG_PART, Buffers, Snapshot, take
@@ -82,6 +85,7 @@ class Checkpointer:
         self._background = BackgroundSave()
         self._digester = Digester(self._disk)
         self._buffers: Buffers = {}
+        self._watches_exit = False
 
     def save(
         self,
@@ -112,8 +116,10 @@ class Checkpointer:
         self.finish()
         self.meet_if_sharded("save_state")
         site = call_site()
-        self._calls[site] += 1
-        call = _Call(f"save/{site}/{self._calls[site]}", site, time.monotonic(), [*parts, RNG], hook, in_background)
+        # Another Accelerator of this process may save at the same place too.
+        calls = self._calls if self._state.guard is None else self._state.guard.calls
+        calls[site] += 1
+        call = _Call(f"save/{site}/{calls[site]}", site, time.monotonic(), [*parts, RNG], hook, in_background)
         if self._state.is_main_process:
             path, work = self._begin_first(call, target, facts)
         elif self._replicated:
@@ -126,6 +132,9 @@ class Checkpointer:
             if done is not None:
                 done(saved)
 
+        if not self._watches_exit:
+            self._watches_exit = True
+            atexit.register(self._at_exit)
         if in_background:
             self._background.start(whole)
         else:
@@ -154,6 +163,19 @@ class Checkpointer:
                 self._digester.finish()
             else:
                 self._digester.halt()
+
+    def _at_exit(self) -> None:
+        """The script has ended without end_training(): a save that failed must not look like success."""
+        try:
+            self.close()
+        except ForerunError as error:
+            print(f"forerun: {error}", file=sys.stderr)  # noqa: T201  # nobody is left to catch it
+            with suppress(Exception):
+                if self._state.guard is not None:
+                    self._state.guard.leave()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
 
     def let_go(self, directory: Path) -> None:
         """Nothing in the background touches this directory from now on."""
@@ -355,26 +377,13 @@ class Checkpointer:
         """
         guard = self._state.guard
         assert guard is not None, "there is another rank"
-        answer: dict[str, Any] = json.loads(
-            guard.fetch(f"{call.key}/{step}", operation=f"save_state (called at {call.site})", source=source)
-        )
+        operation = f"save_state (called at {call.site})" if call.in_background else "save_state"
+        answer: dict[str, Any] = json.loads(guard.fetch(f"{call.key}/{step}", operation=operation, source=source))
         if "error" in answer:
             raise CheckpointError(
                 f"rank {source} could not save: {answer['error']}", next_step=f"see rank {source}'s log"
             )
         return answer
-
-
-def unwritable(target: Path, error: OSError, *, needed_bytes: int) -> CheckpointError:
-    """Why a checkpoint could not be written, and how much room it needs."""
-    reason = f"checkpoint {target} could not be written: {error.strerror or error}"
-    if not is_full(error):
-        return CheckpointError(reason, next_step="look at the directory; what was there before is intact")
-    return CheckpointError(
-        f"{reason}; it needs {needed_bytes} bytes",
-        allowed="as much room on the disk, and no lower limit on the size of files (ulimit -f)",
-        next_step="make room or choose another directory; what was there before is intact",
-    )
 
 
 def _words(error: BaseException) -> str:

@@ -188,22 +188,31 @@ def _carry_over(target: Path, temporary: Path) -> None:
 
 
 def _swap(temporary: Path, target: Path, *, disk: Disk) -> None:
-    if not os.path.lexists(target):
-        disk.rename(temporary, target)
-        disk.fsync_directory(target.parent)
-        return
+    """Put `temporary` in the place of `target`, or leave both as they are."""
     previous = previous_path(target)
-    disk.rename(target, previous)
+    was_there = os.path.lexists(target)
+    if was_there:
+        disk.rename(target, previous)
     try:
         disk.rename(temporary, target)
         disk.fsync_directory(target.parent)
     except BaseException:
-        if not os.path.lexists(target):
+        if not os.path.lexists(temporary):
+            os.replace(target, temporary)
+        if was_there:
             os.replace(previous, target)
         raise
-    disk.remove_tree(previous)
+    with contextlib.suppress(OSError):
+        disk.remove_tree(previous)
 
 
-def is_full(error: OSError) -> bool:
-    """Whether a write failed for want of room."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+def unwritable(target: Path, error: OSError, *, needed_bytes: int) -> CheckpointError:
+    """Why a checkpoint could not be written, and how much room it needs."""
+    reason = f"checkpoint {target} could not be written: {error.strerror or error}"
+    if not error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return CheckpointError(reason, next_step="look at the directory; what was there before is intact")
+    return CheckpointError(
+        f"{reason}; it needs {needed_bytes} bytes",
+        allowed="as much room on the disk, and no lower limit on the size of files (ulimit -f)",
+        next_step="make room or choose another directory; what was there before is intact",
+    )

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from ..errors import CheckpointError, UsageError
+from ..state_parts import Part
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,15 @@ def refuse_selection(name: str) -> NoReturn:
     )
 
 
+@runtime_checkable
+class ShardsState(Protocol):
+    """What a strategy may offer beside whole tensors: each rank saves and loads the boxes that it holds."""
+
+    def model_part(self, name: str, model: nn.Module) -> Part: ...
+
+    def optimizer_part(self, name: str, optimizer: torch.optim.Optimizer) -> Part: ...
+
+
 class WholeModel:
     """What is common to strategies whose ranks hold the whole model as it is."""
 
@@ -176,23 +186,23 @@ class WholeModel:
     def place(self, model: nn.Module) -> nn.Module:
         return model.to(self._context.device)
 
-    def apply_passes(self, model: nn.Module) -> nn.Module:
-        """The passes act on the whole model as one unit."""
-        for step in sorted(self._context.passes, key=lambda step: step.place):
-            model = step.apply(model, None)
-        return model
-
     def begin_prepare(self, things: Sequence[Any], *, batch_sizes: Sequence[int], accumulation: int) -> None:
         """Each thing is looked at when its turn comes."""
 
     def select_options(self, name: str) -> None:
         refuse_selection(name)
 
+    def apply_passes(self, model: nn.Module) -> nn.Module:
+        """The passes act on the whole model as one unit."""
+        for step in sorted(self._context.passes, key=lambda step: step.place):
+            model = step.apply(model, None)
+        return model
+
     def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The parameters stay what they are."""
 
     def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> tuple[Any, bool]:
-        return optimizer.step(closure), False  # type: ignore[arg-type]  # torch wants a closure that gives a float
+        return optimizer.step(closure), False
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, *, set_to_none: bool) -> None:
         optimizer.zero_grad(set_to_none=set_to_none)

@@ -3,10 +3,10 @@
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -14,12 +14,14 @@ from torch.distributed.tensor import DTensor
 
 from ..errors import UsageError
 from ..mesh import data_parallel_mesh
+from ..state_parts import Part
 from ..structures import leaves, map_leaves
 from . import sharded_gradients as gradients
 from .base import StrategyContext, forward_and_backward, refuse_selection
 from .filling import Filler
 from .lone_group import require_group
 from .passes import ActivationCheckpointing, apply_passes
+from .sharded_parts import model_part, optimizer_part
 from .sharded_state import (
     load_whole_model_state,
     load_whole_optimizer_state,
@@ -45,6 +47,7 @@ class Fsdp2Strategy:
         self._context = context
         options: ShardingOptions = context.options
         self._plugin, self._dims = options.plugin, options.dims
+        self._made: tuple[Any, DeviceMesh] | None = None
         self._prepared: list[weakref.ref[nn.Module]] = []
         self._replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
         checkpointing = [ActivationCheckpointing()] if self._plugin.activation_checkpointing else []
@@ -179,6 +182,12 @@ class Fsdp2Strategy:
             local.mul_(factor.to(local.device))
         return norm
 
+    def model_part(self, name: str, model: nn.Module) -> Part:
+        return model_part(name, model)
+
+    def optimizer_part(self, name: str, optimizer: torch.optim.Optimizer) -> Part:
+        return optimizer_part(name, optimizer)
+
     def state_dict(self, model: nn.Module) -> dict[str, Any]:
         return whole_model_state(model)
 
@@ -200,10 +209,13 @@ class Fsdp2Strategy:
     def device_mesh(self) -> DeviceMesh:
         return self._mesh
 
-    @cached_property
+    @property
     def _mesh(self) -> DeviceMesh:
         require_group(self._context)
-        return data_parallel_mesh(self._dims, self._context.device.type)
+        group = dist.group.WORLD
+        if self._made is None or self._made[0] is not group:  # the group may have been opened anew
+            self._made = (group, data_parallel_mesh(self._dims, self._context.device.type))
+        return self._made[1]
 
     def _reshard(self) -> None:
         for root in self._roots:

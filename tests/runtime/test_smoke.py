@@ -123,4 +123,4 @@ def test_two_ranks_save_and_load_together(tmp_path: Path, run_ranks) -> None:
     for rank in (0, 1):
         steps = [record.step for _, record in read_metrics(layout.metrics(rank)) if record.name == "backward_loss"]
         assert steps == [1, 2, 3, 4]
-    assert (layout.checkpoints / "smoke" / "rng.rank1.json").is_file()
+    assert (layout.checkpoints / "smoke" / "own.rank1.manifest.json").is_file()

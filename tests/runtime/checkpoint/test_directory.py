@@ -6,15 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.directory import find_checkpoint, newest_checkpoint, previous_path, prune, replacing
+from runtime.checkpoint.directory import previous_path, replacing
 from runtime.checkpoint.manifest import MANIFEST, Manifest, describe, read_manifest, verify
+from runtime.checkpoint.selection import find_checkpoint, newest_checkpoint, prune
 from runtime.errors import CheckpointError
 
 
 def _write(target: Path, content: bytes, *, iteration: int = 0) -> None:
     with replacing(target) as directory:
         (directory / "model_0.pt").write_bytes(content)
-        manifest = Manifest(iteration, 1, 1, "single", 0.0, "2", (describe(directory / "model_0.pt"),))
+        manifest = Manifest(
+            save_id="x",
+            iteration=iteration,
+            optimizer_steps=1,
+            world_size=1,
+            strategy="single",
+            replicated=True,
+            saved_at_s=0.0,
+            needed_own=(),
+            plan_digest=None,
+            versions={},
+            files=(describe(directory / "model_0.pt"),),
+        )
         (directory / MANIFEST).write_text(json.dumps(manifest.as_dict()))
 
 
@@ -61,7 +74,7 @@ def test_a_process_killed_between_the_renames_loses_nothing(
             raise KeyboardInterrupt
         real(source, destination)
 
-    monkeypatch.setattr("runtime.checkpoint.directory.os.replace", dying)
+    monkeypatch.setattr("runtime.checkpoint.disk.os.replace", dying)
     with pytest.raises(KeyboardInterrupt):
         _write(target, b"new")
     monkeypatch.undo()
@@ -130,10 +143,12 @@ def test_pruning_keeps_the_newest_and_what_is_not_automatic(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == ["best", "checkpoint_10", "checkpoint_2"]
 
 
-def test_a_later_schema_is_refused_by_number(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_text('{"format": "forerun-checkpoint", "schema_version": 99}')
-    with pytest.raises(CheckpointError, match="schema 99"):
-        read_manifest(tmp_path)
+@pytest.mark.parametrize("number", [1, 99])
+def test_another_schema_is_refused_by_number(tmp_path: Path, number: int) -> None:
+    (tmp_path / MANIFEST).write_text(json.dumps({"format": "forerun-checkpoint", "schema_version": number}))
+    for refusing in (read_manifest, find_checkpoint):
+        with pytest.raises(CheckpointError, match=f"schema {number}"):
+            refusing(tmp_path)
 
 
 def test_where_there_is_none_the_error_says_what_is_there(tmp_path: Path) -> None:

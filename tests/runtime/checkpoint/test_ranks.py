@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime.checkpoint.manifest import saved_rng_ranks
+
 pytestmark = pytest.mark.multiprocess
 
 
@@ -45,8 +47,9 @@ def test_the_main_process_alone_may_save_and_all_load(run_ranks, tmp_path: Path)
         assert rank["again"]
         assert rank["drawn"] == rank["redrawn"]
     assert said[0]["drawn"] != said[1]["drawn"]
-    assert not (tmp_path / "checkpoint" / "rng.rank1.json").exists()
-    assert json.loads((tmp_path / "everybody" / "rng.rank1.json").read_text())["path"] == "rng.rank1.pt"
+    assert saved_rng_ranks(tmp_path / "checkpoint") == [0]
+    assert saved_rng_ranks(tmp_path / "everybody") == [0, 1]
+    assert not (tmp_path / "checkpoint" / "own.rank1.manifest.json").exists()
     assert json.loads((tmp_path / "everybody" / "manifest.json").read_text())["world_size"] == 2
 
 
@@ -56,17 +59,18 @@ def test_a_failed_save_raises_on_every_rank_and_a_lone_higher_rank_is_found(run_
     accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(collective_deadline_s=3)])
     model = accelerator.prepare(nn.Linear(2, 2))
     accelerator.save_state("checkpoint")
-    real = torch.save
+    from runtime.checkpoint.disk import Disk
+    real = Disk.write
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
     errors = []
     if accelerator.is_main_process:
-        torch.save = full
+        Disk.write = full
     try:
         accelerator.save_state("checkpoint")
     except CheckpointError as error:
         errors.append(str(error))
-    torch.save = real
+    Disk.write = real
     accelerator.load_state("checkpoint")
     accelerator.wait_for_everyone()
     if not accelerator.is_main_process:

@@ -227,7 +227,7 @@ def test_a_save_by_the_main_process_alone_is_an_error_in_seconds_that_names_the_
             errors.append(str(error))
         seconds.append(time.monotonic() - started)
     # Where the others do not even come to a collective of ours, a short deadline ends the wait.
-    checkpointer._LONE_DEADLINE_S = 2.0
+    checkpointer.LONE_DEADLINE_S = 2.0
     started = time.monotonic()
     if accelerator.is_main_process:
         try:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
-from ..state_parts import StoredTensor
+from .errors import CheckpointError
+from .state_parts import StoredTensor
 
 _SHOWN = 5
 
