@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from runtime.errors import ConfigurationError, MissingDependencyError
 from tools.domain.errors import Conflict, StoreUnavailable
+from tools.text import redact
 
 from .filesystem import require_local
 
@@ -28,8 +29,15 @@ _CAUSES = (
     ("disk i/o", "the disk refused to read or write", "check the disk, its space and its limits, then try again"),
     ("malformed", "the file is damaged", "restore it from a copy, or start with a new state directory"),
     ("not a database", "the file is no database", "restore it from a copy, or start with a new state directory"),
+    ("lock timeout", "another process holds its lock", "end the process that holds it, then try again"),
+    ("password", "it refuses this user", "correct the user and password of FORERUN_DATABASE_URL"),
+    ("does not exist", "there is no such database or user", "create it, or correct FORERUN_DATABASE_URL"),
+    ("permission denied", "this user may not do that", "give the user of FORERUN_DATABASE_URL the right to"),
+    ("connection", "it cannot be reached", "start the database server, or correct FORERUN_DATABASE_URL"),
 )
+_BACKENDS = ("sqlite", "postgresql")
 _WRITING = "forerun_write"
+_WRITERS_LOCK = 0x666F7265  # one for all forerun servers on a database
 
 
 class Database:
@@ -37,8 +45,8 @@ class Database:
 
     def __init__(self, url: str, *, busy_timeout_s: float) -> None:
         self._url = _parse(url)
-        self.name = self._url.database or url
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self.name = str(self._url.database) if self.is_sqlite else self._url.render_as_string(hide_password=True)
         self._busy_timeout_s = busy_timeout_s
         if self.is_sqlite:
             self._prepare_file()
@@ -58,16 +66,26 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view."""
-        with self._in_words(), self._engine.connect() as connection, connection.begin():
-            yield connection
+        with self._in_words(), self._engine.connect() as connection:
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Everything or nothing; on SQLite the write lock is taken at the start, so that no decision is stale."""
+        """Everything or nothing; the write lock is taken at the start, so that no decision rests on what is past."""
         with self._in_words(), self._engine.connect() as connection:
             connection = connection.execution_options(**{_WRITING: True})
             with connection.begin():
+                if not self.is_sqlite:
+                    self._lock_out_other_writers(connection)
                 yield connection
+
+    def _lock_out_other_writers(self, connection: Connection) -> None:
+        """As SQLite does by itself; what is read after this is what the last writer left."""
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._busy_timeout_s * 1000)}")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
 
     def close(self) -> None:
         self._engine.dispose()
@@ -83,7 +101,10 @@ class Database:
             raise self.unavailable(error.strerror or str(error)) from error
 
     def _make_engine(self) -> Engine:
-        options: dict[str, Any] = {"connect_args": {"timeout": self._busy_timeout_s}} if self.is_sqlite else {}
+        options: dict[str, Any] = {"connect_args": {"timeout": self._busy_timeout_s}}
+        if not self.is_sqlite:
+            wait_s = max(2, int(self._busy_timeout_s))
+            options = {"connect_args": {"connect_timeout": wait_s}, "pool_pre_ping": True}
         try:
             engine = create_engine(self._url, pool_size=5, max_overflow=15, **options)
         except ModuleNotFoundError as error:
@@ -121,6 +142,7 @@ class Database:
 
     def unavailable(self, detail: str) -> StoreUnavailable:
         """The refusal for a database that cannot be used, with its cause in words."""
+        detail = " ".join(detail.split())  # PostgreSQL speaks in several lines
         lowered = detail.lower()
         known = ((cause, cure) for sign, cause, cure in _CAUSES if sign in lowered)
         cause, cure = next(known, ("it does not answer", "mend what the message names, then try again"))
@@ -142,12 +164,14 @@ def _parse(text: str) -> URL:
         raise _bad_url(text) from error
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise _bad_url(text)
-    return url
+    if url.get_backend_name() not in _BACKENDS:
+        raise _bad_url(text)
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
 def _bad_url(text: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{text!r} is no database that forerun can use",
-        allowed="sqlite:////absolute/path/forerun.db",
+        f"{redact(text)!r} is no database that forerun can use",
+        allowed="sqlite:////absolute/path/forerun.db, or postgresql://USER@HOST/DATABASE",
         next_step="set FORERUN_DATABASE_URL, or unset it for SQLite in the state directory",
     )

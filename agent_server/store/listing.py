@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Connection, Table, cast, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, Connection, Table, cast, func, select, type_coerce
 
 from tools.domain.ports import WorkKind, WorkLine
 
@@ -22,9 +22,16 @@ def work_lines(connection: Connection, kind: WorkKind, *, limit: int) -> list[Wo
 
 def _field(connection: Connection, table: Table, *path: str) -> ColumnElement[str]:
     """A text in the record, extracted by the database."""
-    body: Any = type_coerce(table.c.body, JSON) if connection.dialect.name == "sqlite" else cast(table.c.body, JSON)
+    body: Any = (
+        type_coerce(table.c.body, JSON) if connection.dialect.name == "sqlite" else cast(_printable(table), JSON)
+    )
     found: ColumnElement[str] = body[path if len(path) > 1 else path[0]].as_string()
     return found
+
+
+def _printable(table: Table) -> ColumnElement[str]:
+    """PostgreSQL takes no NUL out of JSON: another character stands for it in a list."""
+    return func.replace(table.c.body, "\\u0000", "\\ufffd")
 
 
 def _plans(connection: Connection, limit: int) -> list[WorkLine]:

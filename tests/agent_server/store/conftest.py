@@ -7,6 +7,7 @@ import pytest
 
 from agent_server.store.sql import SqlStore
 from tests.fakes.approvals import Clock, Human, open_store
+from tests.fakes.postgres import Postgres, binaries
 
 
 @pytest.fixture
@@ -24,3 +25,13 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[SqlStore]:
 @pytest.fixture
 def human(store: SqlStore, clock: Clock) -> Human:
     return Human(store, clock).enroll()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian package postgresql)")
+    server = Postgres(programs)
+    yield server
+    server.remove()

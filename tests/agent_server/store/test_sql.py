@@ -1,5 +1,8 @@
 """SqlStore: records come back as they were, changes are compare-and-set, an approval is good for one run."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from agent_server.store.sql import SqlStore
@@ -10,13 +13,27 @@ from tests.fakes.approvals import (
     ask,
     cost_estimate,
     estimated_record,
+    open_store,
     run_of,
     training_plan,
 )
+from tests.fakes.postgres import Postgres
 from tools.domain.errors import Conflict, NotFound, Refused, WrongStep
 from tools.domain.plan_state import PlanState
 from tools.domain.ports import PastEstimate
 from tools.domain.run_state import RunState
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[SqlStore]:
+    """The contract holds on both."""
+    if request.param == "sqlite":
+        made = open_store(tmp_path, clock)
+    else:
+        server: Postgres = request.getfixturevalue("postgres")
+        made = server.store(clock)
+    yield made
+    made.close()
 
 
 def test_a_plan_comes_back_as_it_was(store: SqlStore) -> None:
