@@ -17,6 +17,7 @@ from .slurm_states import parse_job_ids, parse_sacct, parse_scontrol
 
 _COMMAND_S = 30.0
 _GRACE_S = 10.0
+_FORGOTTEN = "Invalid job id"
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "SLURM_CONF")
 
 
@@ -91,9 +92,15 @@ class SlurmLauncher:
         shown = _slurm(layout, "scontrol", "-o", "show", "job", job_id)
         if shown.returncode == 0:
             return parse_scontrol(shown.stdout)
-        columns = "--format=JobIDRaw,State,ExitCode"
-        done = _slurm(layout, "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", columns)
-        return parse_sacct(done.stdout) if done.returncode == 0 else None
+        if (accounted := _accounted(layout, job_id)) is not None:
+            return accounted
+        if _FORGOTTEN not in shown.stderr:  # a controller that does not answer has forgotten nothing
+            raise LaunchError(
+                f"scontrol cannot be asked: {shown.stderr.strip()[-300:] or f'exit {shown.returncode}'}",
+                allowed="a cluster whose controller answers",
+                next_step="ask again, or look at slurmctld",
+            )
+        return None
 
     def cancel(self, layout: RunLayout, *, reason: str) -> None:
         request_cancel(layout, reason=reason)
@@ -111,6 +118,16 @@ class SlurmLauncher:
             before = current_environment().get("SLURM_RESTART_COUNT", "0")
             return scheduled.restarts is not None and scheduled.restarts > int(before)
         return _slurm(layout, "scontrol", "requeue", scheduled.job_id).returncode == 0
+
+
+def _accounted(layout: RunLayout, job_id: str) -> Scheduled | None:
+    """What the accounts say; None where there are none, or no program that reads them."""
+    columns = "--format=JobIDRaw,State,ExitCode"
+    try:
+        done = _slurm(layout, "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", columns)
+    except LaunchError:
+        return None
+    return parse_sacct(done.stdout) if done.returncode == 0 else None
 
 
 def _job_id(layout: RunLayout) -> str | None:

@@ -45,6 +45,8 @@ MpiDefault=none
 KillWait=20
 OverTimeLimit=0
 MinJobAge=600
+BatchStartTimeout=120
+MessageTimeout=60
 InactiveLimit=0
 MaxNodeCount=8
 NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port={node_ports} CPUs=4 RealMemory=4000 State=UNKNOWN
