@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -54,6 +55,8 @@ class Guard:
         self._deadline_s = deadline_s
         self._notice_s = notice_s
         self._sequence = 0
+        self.calls: Counter[str] = Counter()
+        """How often this process has come to a call site: the same on every rank that is there, whoever counts."""
         self._interruption: str | None = None
 
     @property
