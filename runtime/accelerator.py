@@ -166,6 +166,7 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
             loaders=loader_settings(split_batches, dataloader_config),
             reporter=self._reporter,
         )
+        self._prepared.opens_windows = chosen.said.accumulation is not None
         self.gradient_state = GradientState.of(self._prepared.windows, self._prepared.activity, accumulation)
         project = project_settings(project_dir, project_config)
         self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)

@@ -62,6 +62,11 @@ class AccumulationWindows:
         return self._current is None or self._current.is_last
 
     @property
+    def is_inside(self) -> bool:
+        """Whether a micro-batch has begun, by accumulate()."""
+        return self._inside
+
+    @property
     def open_micro_batches(self) -> int:
         """Micro-batches whose gradients still wait for their window's end."""
         return 0 if self.sync_gradients or self._current is None else self._current.contributed
