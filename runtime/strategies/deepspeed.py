@@ -10,6 +10,8 @@ from torch import nn
 
 from ..batch_arithmetic import BatchNumber, BatchSettings, settle_batches
 from ..errors import ConfigurationError, UsageError
+from ..state_fit import check_model, check_optimizer, kind_of
+from ..state_parts import Part
 from . import deepspeed_state as states
 from .base import StrategyContext, foreign_gradients, forward_and_backward
 from .deepspeed_engine import Group, WindowedEngine, hold_gradient
@@ -203,6 +205,36 @@ class DeepSpeedStrategy:
         else:
             states.load_whole_optimizer_state(windowed, state)
 
+    def model_part(self, name: str, model: nn.Module) -> Part:
+        """The model in a checkpoint: whole tensors, which rank 0 writes."""
+        windowed = self._of(model)
+        inner = self.unwrap_model(model)
+        return Part(
+            name,
+            save=lambda: self.state_dict(model),
+            load=lambda state: self.load_state_dict(model, state),
+            choose=lambda stored: (
+                check_model(stored, inner)
+                if windowed is None or windowed.zero is None
+                else states.check_model_state(windowed, stored)
+            ),
+        )
+
+    def optimizer_part(self, name: str, optimizer: torch.optim.Optimizer) -> Part:
+        """The optimizer in a checkpoint: whole tensors, which rank 0 writes."""
+        windowed = self._engines[optimizer]
+        return Part(
+            name,
+            save=lambda: self.optimizer_state_dict(optimizer),
+            load=lambda state: self.load_optimizer_state_dict(optimizer, state),
+            choose=lambda stored: (
+                check_optimizer(stored, optimizer)
+                if windowed.zero is None
+                else states.check_optimizer_state(windowed, stored)
+            ),
+            kind=kind_of(optimizer),
+        )
+
     @property
     def _windowed(self) -> list[WindowedEngine]:
         return list(self._engines.values())
@@ -287,8 +319,8 @@ def _pairs(
         mine = {id(owners[id(parameter)]) for parameter in listed}
         if len(mine) > 1 or mine & set(found):
             raise UsageError(
-                f"{name} {'spans several models' if len(mine) > 1 else 'is a second optimizer of its model'}: DeepSpeed "
-                "has one engine for a model and its one optimizer",
+                f"{name} {'spans several models' if len(mine) > 1 else 'is a second optimizer of its model'}: "
+                "DeepSpeed has one engine for a model and its one optimizer",
                 allowed="one optimizer for each model",
                 next_step="build one optimizer for each model, with parameter groups where they differ",
             )

@@ -1,4 +1,4 @@
-"""Checking a DeepSpeed configuration: each key known, each value of its kind, what this version lacks refused by name."""
+"""Checking a DeepSpeed configuration: each key known, each value of its kind, what this version lacks named."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches

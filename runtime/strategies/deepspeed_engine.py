@@ -67,7 +67,7 @@ class WindowedEngine:
         if self._reduced:
             if self.zero is not None and self.gradients():
                 raise UsageError(
-                    "backward() between clip_grad_norm_() and step() under DeepSpeed: the gradients are reduced already",
+                    "backward() between clip_grad_norm_() and step() under DeepSpeed: gradients are reduced already",
                     allowed="backward, clip, step, in this order",
                     next_step="move backward() before clip_grad_norm_()",
                 )
@@ -133,7 +133,7 @@ class WindowedEngine:
         for parameter in self.parameters:
             parameter.grad = None
             if getattr(parameter, "grad_accum", None) is not None:
-                parameter.grad_accum = None
+                parameter.grad_accum = None  # type: ignore[attr-defined]  # DeepSpeed's
         if self.zero is not None and self._reduced:
             for held in (self.zero.averaged_gradients, getattr(self.zero, "all_grad_tensors", {})):
                 for key in list(held):

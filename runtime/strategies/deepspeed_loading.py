@@ -26,7 +26,8 @@ def missing_for(device: str, *, offloads_to_nvme: bool, wants_fp16: bool) -> lis
     missing = []
     if find_spec(_LIBRARY) is None:
         missing.append(
-            'strategy deepspeed needs the package deepspeed, which this Python does not have: pip install "forerun[train]"'
+            "strategy deepspeed needs the package deepspeed, which this Python does not have: "
+            'pip install "forerun[train]"'
         )
     if device not in ("cpu", "cuda"):
         missing.append(f"strategy deepspeed runs on cpu and cuda, not on {device}")
@@ -50,7 +51,7 @@ def load(*, builds_allowed: bool) -> ModuleType:
         library, ops = import_module(_LIBRARY), import_module(f"{_LIBRARY}.ops")
     logging.getLogger(_LOGGER).setLevel(logging.ERROR)
     if not builds_allowed:
-        ops.__compatible_ops__["deepspeed_shm_comm"] = False  # type: ignore[attr-defined]  # a dict of its own
+        ops.__compatible_ops__["deepspeed_shm_comm"] = False
     # It calls torch's collectives by names that torch has replaced.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     return library

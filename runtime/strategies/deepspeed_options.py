@@ -1,4 +1,4 @@
-"""DeepSpeedPlugin: the settings of DeepSpeed ZeRO from a script, a DeepSpeed JSON or the launch, each known or refused."""
+"""DeepSpeedPlugin: the settings of ZeRO from a script, a DeepSpeed JSON or the launch, each known or refused."""
 
 import json
 from collections.abc import Mapping

@@ -1,21 +1,22 @@
 """Whole tensors by name from DeepSpeed's flat parts and back, so that a checkpoint loads under any strategy.
 
-ZeRO keeps float32 weights and optimizer states in flat tensors, of which each rank holds a slice; where a parameter lies
-in them is DeepSpeed's private knowledge, read here alone.
+ZeRO keeps float32 weights and optimizer states in flat tensors, of which each rank holds a slice; where a parameter
+lies in them is DeepSpeed's private knowledge, read here alone.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..errors import CheckpointError
+from ..state_parts import StoredTensor
 from .deepspeed_engine import Group, WindowedEngine
 from .deepspeed_loading import gathered
-
 
 _ELEMENTS = object()
 """Stands for a value that has one number for each element of its parameter."""
@@ -48,7 +49,7 @@ def whole_model_state(windowed: WindowedEngine) -> dict[str, Any]:
             state[name] = value.detach().cpu() if torch.is_tensor(value) else value
             continue
         if id(value) not in known:
-            known[id(value)] = _whole_parameter(windowed, value, slices.get(id(value)))
+            known[id(value)] = _whole_parameter(value, slices.get(id(value)))
         state[name] = known[id(value)]
     return state if dist.get_rank() == 0 else {}
 
@@ -106,6 +107,42 @@ def load_whole_optimizer_state(windowed: WindowedEngine, state: dict[str, Any]) 
     Raises:
         CheckpointError: it is the state of other parameters, or one that flat parts cannot hold.
     """
+    slices = _slices(windowed)
+    parts, shared = _matched(windowed, slices, state)
+    with torch.no_grad():
+        for flat, scalars in shared:
+            _load_flat(windowed.optimizer, flat, scalars, [(s, parts[i]) for i, s in slices.items() if s.flat is flat])
+    for group, options in zip(windowed.groups, state["param_groups"], strict=True):
+        group.options.update({name: value for name, value in options.items() if _is_option(name)})
+        if group.live is not None:
+            live = windowed.optimizer.param_groups[group.live]
+            live.update({name: value for name, value in options.items() if _is_option(name)})
+
+
+def check_model_state(windowed: WindowedEngine, stored: dict[str, Any]) -> dict[str, Any]:
+    """Compare names and shapes with the model's before anything is read; returns `stored`.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    _require_fit(windowed.engine.module.state_dict(keep_vars=True), stored)
+    return stored
+
+
+def check_optimizer_state(windowed: WindowedEngine, stored: dict[str, Any]) -> dict[str, Any]:
+    """The same for the optimizer.
+
+    Raises:
+        CheckpointError: it is the state of other parameters, or one that flat parts cannot hold.
+    """
+    _matched(windowed, _slices(windowed), stored)
+    return stored
+
+
+def _matched(
+    windowed: WindowedEngine, slices: dict[int, Slice], state: dict[str, Any]
+) -> tuple[dict[int, dict[str, Any]], list[tuple[torch.Tensor, dict[str, Any]]]]:
+    """Each trained parameter's stored state by its id, and what the parameters of each flat part have in common."""
     listed = list(_places(windowed.groups))
     saved = [len(group["params"]) for group in state["param_groups"]]
     if saved != [len(group.parameters) for group in windowed.groups]:
@@ -116,20 +153,11 @@ def load_whole_optimizer_state(windowed: WindowedEngine, state: dict[str, Any]) 
             next_step="build the same optimizer as when it was saved",
         )
     order = [place for group in state["param_groups"] for place in group["params"]]
-    slices = _slices(windowed)
     parts = {}
     for (_, parameter), place in zip(listed, order, strict=True):
         if id(parameter) in slices:
             parts[id(parameter)] = state["state"].get(place, {})
-    shared = _require_flat(listed, parts, slices)
-    with torch.no_grad():
-        for flat, scalars in shared:
-            _load_flat(windowed.optimizer, flat, scalars, [(s, parts[i]) for i, s in slices.items() if s.flat is flat])
-    for group, options in zip(windowed.groups, state["param_groups"], strict=True):
-        group.options.update({name: value for name, value in options.items() if _is_option(name)})
-        if group.live is not None:
-            live = windowed.optimizer.param_groups[group.live]
-            live.update({name: value for name, value in options.items() if _is_option(name)})
+    return parts, _require_flat(listed, parts, slices)
 
 
 def _is_option(name: str) -> bool:
@@ -165,7 +193,7 @@ def _slices(windowed: WindowedEngine) -> dict[int, Slice]:
     return found
 
 
-def _whole_parameter(windowed: WindowedEngine, parameter: nn.Parameter, piece: Slice | None) -> Any:
+def _whole_parameter(parameter: nn.Parameter, piece: Slice | None) -> Any:
     if piece is not None:
         return _whole_value(piece.flat, piece, parameter)
     if not hasattr(parameter, "ds_id"):
@@ -217,7 +245,7 @@ def _require_fit(expected: dict[str, Any], state: dict[str, Any]) -> None:
     wrong += [f"{name} is not in the model" for name in state if name not in expected]
     for name, value in expected.items():
         given = state.get(name)
-        if torch.is_tensor(value) and torch.is_tensor(given) and tuple(given.shape) != tuple(_shape(value)):
+        if torch.is_tensor(value) and _is_tensor(given) and tuple(given.shape) != tuple(_shape(value)):
             wrong.append(f"{name} has shape {list(given.shape)}, the model's {list(_shape(value))}")
     if wrong:
         raise CheckpointError(
@@ -238,11 +266,12 @@ def _require_flat(
         state, flat = parts[id(parameter)], slices[id(parameter)].flat
         scalars: dict[str, Any] = {}
         for name, value in state.items():
-            if torch.is_tensor(value) and value.shape == _shape(parameter) and name != "step":
+            if _is_tensor(value) and tuple(value.shape) == tuple(_shape(parameter)) and name != "step":
                 scalars[name] = _ELEMENTS
-            elif torch.is_tensor(value) and value.numel() > 1:
+            elif _is_tensor(value) and math.prod(value.shape) > 1:
+                shapes = f"{list(value.shape)}, the parameter {list(_shape(parameter))}"
                 raise CheckpointError(
-                    f"{name} of parameter {place} has shape {list(value.shape)}, the parameter {list(_shape(parameter))}",
+                    f"{name} of parameter {place} has shape {shapes}",
                     allowed="under ZeRO, states of their parameter's shape",
                     next_step="use AdamW or SGD, or strategy ddp",
                 )
@@ -266,6 +295,8 @@ def _require_alike(first: dict[str, Any], second: dict[str, Any], one: int, othe
 
 
 def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, StoredTensor) and isinstance(second, StoredTensor):
+        return True  # known when they are read
     if torch.is_tensor(first) and torch.is_tensor(second):
         return torch.equal(first, second)
     return type(first) is type(second) and bool(first == second)
@@ -289,6 +320,10 @@ def _load_flat(
             held[name] = torch.zeros(flat.shape, dtype=example.dtype, device=flat.device)
         for piece, state in pieces:
             _fill(piece, held[name], state[name])
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor | StoredTensor]:
+    return isinstance(value, (torch.Tensor, StoredTensor))
 
 
 def _numel(parameter: torch.Tensor) -> int:
