@@ -89,6 +89,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
             self._zero_grad(self.optimizer, set_to_none=set_to_none)
         if self._drop_gradients is not None:
             self._drop_gradients(p for group in self.optimizer.param_groups for p in group["params"])
+        self._windows.forget_left_over(p for group in self.optimizer.param_groups for p in group["params"])
         self._cleared_at = self._windows.backward_count
         self._stepped = self._unscaled = False
 

@@ -5,7 +5,7 @@ last losses are scaled once: by 1 / number of micro-batches, or by ranks / numbe
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,20 @@ from torch import nn
 from ..errors import CheckpointError, UsageError
 
 LocalGradients = Callable[[Iterable[nn.Parameter]], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class _LeftOver:
+    """What a parameter's gradient held when a window began."""
+
+    parameter: nn.Parameter
+    held_in: torch.Tensor
+    value: torch.Tensor
+
+    @property
+    def is_there(self) -> bool:
+        """False once the gradient was cleared and begun anew."""
+        return self.parameter.grad is self.held_in
 
 
 @dataclass
@@ -27,6 +41,8 @@ class _Window:
     factor: float | None = None
     step_items: float | None = None
     step_has_backward: bool = False
+    left_over: list[_LeftOver] = field(default_factory=list)
+    """Gradients of windows before that nobody has cleared: they are added to, as in torch, and not divided again."""
 
 
 class AccumulationWindows:
@@ -156,14 +172,38 @@ class AccumulationWindows:
             return 1.0 / self.num_steps if num_items is None else self._over_items(num_items)
         window = self._current
         assert window is not None, "enter() sets it"
+        is_first = not window.contributed
         self._count(window, num_items)
         if not window.is_last:
+            if is_first:
+                window.left_over = [
+                    _LeftOver(p, p.grad, p.grad.detach().clone()) for p in parameters if p.grad is not None
+                ]
             return 1.0
         if window.factor is None:
             window.factor = 1.0 / window.contributed if window.items is None else self._over_items(window.items)
             if window.contributed > 1:
                 scale_gradients(self._local_gradients(parameters), window.factor)
+                self.restore_left_over()
         return window.factor
+
+    def restore_left_over(self) -> None:
+        """Undo the scaling of what was there before the window: called once, after its gradients were scaled."""
+        window = self._current
+        if window is None or window.factor is None:
+            return
+        for left in window.left_over:
+            if left.is_there:
+                left.held_in.add_(left.value, alpha=1.0 - window.factor)
+        window.left_over.clear()
+
+    def forget_left_over(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These parameters' gradients are cleared."""
+        open_windows = [window for window in self._windows.values() if window.left_over]
+        if open_windows:
+            cleared = {id(parameter) for parameter in parameters}
+            for window in open_windows:
+                window.left_over = [left for left in window.left_over if id(left.parameter) not in cleared]
 
     def unfinished_factor(self) -> float | None:
         """The scale still to be applied before a step, where the window's last micro-batch had no backward."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from runtime.accelerator import Accelerator
 from runtime.errors import UsageError
@@ -224,3 +224,15 @@ def test_manual_steps_after_a_window_left_open_still_step() -> None:
     accelerator.backward(model(torch.tensor(8.0)))
     optimizer.step()
     assert model.w.item() == -2.0
+
+
+@pytest.mark.parametrize("num_batches", [4, 5])
+def test_gradients_that_nobody_cleared_are_added_to_and_not_divided_again(num_batches: int) -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = nn.Linear(1, 1, bias=False)
+    values = torch.arange(1.0, num_batches + 1).reshape(-1, 1)
+    model, loader = accelerator.prepare(model, DataLoader(TensorDataset(values), batch_size=1))
+    for (batch,) in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch).sum())
+    assert model.weight.grad.item() == pytest.approx(sum(w.mean().item() for w in values.split(2)))
