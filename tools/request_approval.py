@@ -74,15 +74,22 @@ def build_request(
 
 
 def shown_text(
-    record: PlanRecord, request: ApprovalRequest, *, spec: LaunchSpec | None, differences: Sequence[str]
+    record: PlanRecord,
+    request: ApprovalRequest,
+    *,
+    spec: LaunchSpec | None,
+    differences: Sequence[str],
+    since_approved: tuple[str, Sequence[str]] | None = None,
 ) -> str:
     """The text that is put before the human, every outside character made visible.
 
     Args:
         spec: the rendered command; None if it could not be rendered, which is said.
         differences: against the plan that this one was made from.
+        since_approved: the last plan of this script that was approved, and the differences; None: there was none.
     """
-    return "\n".join(shown_lines(record, request, spec=spec, differences=differences)) + "\n"
+    lines = shown_lines(record, request, spec=spec, differences=differences, since_approved=since_approved)
+    return "\n".join(lines) + "\n"
 
 
 def missing_evidence(smoke: SmokeResult | None) -> tuple[str, ...]:

@@ -33,7 +33,12 @@ def whole_cost_words(request: ApprovalRequest) -> str:
 
 
 def shown_lines(
-    record: PlanRecord, request: ApprovalRequest, *, spec: LaunchSpec | None, differences: Sequence[str]
+    record: PlanRecord,
+    request: ApprovalRequest,
+    *,
+    spec: LaunchSpec | None,
+    differences: Sequence[str],
+    since_approved: tuple[str, Sequence[str]] | None = None,
 ) -> Iterator[str]:
     """The lines of the text, each already escaped."""
     plan = request.plan if request.plan is not None else record.plan
@@ -43,6 +48,9 @@ def shown_lines(
     yield f"Made {_utc(request.created_at_s)}, expires {_utc(request.expires_at_s)}"
     yield ""
     yield from _list("Changed against plan " + (record.base_plan_id or "(none before)"), differences, empty="nothing")
+    if since_approved is not None and since_approved[0] != record.base_plan_id:
+        title = f"Changed against plan {since_approved[0]}, the last that was approved"
+        yield from _list(title, since_approved[1], empty="nothing")
     if plan is not None:
         yield from _plan_lines(plan)
         yield from _sweep_lines(plan, request)

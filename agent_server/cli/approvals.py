@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from agent_server.approvals.decide import Verdict, decide, record_shown
 from agent_server.approvals.policy.budgets import budget_lines
 from agent_server.approvals.policy.check import check_request, reservation, rules_of
+from agent_server.procedure.comparing import against_base, since_approved
 from agent_server.settings import Settings
 from runtime.config.order import LaunchSpec
 from runtime.errors import ForerunError
@@ -16,7 +17,6 @@ from tools.domain.errors import Refused, WrongStep
 from tools.domain.ids import require_id
 from tools.domain.plan_state import PlanRecord, PlanState
 from tools.domain.ports import Store
-from tools.plan_difference import differences
 from tools.request_approval import missing_evidence, request_refusals, shown_text, store_refusals
 from tools.shown_plan import SHORT_DIGEST_CHARACTERS, short_digest, whole_cost_words
 from tools.text import visible
@@ -126,9 +126,12 @@ def _show(
     record: PlanRecord,
     key: ApproverKey,
 ) -> str:
-    changes = _changes(store, record)
     text = f"Level: {LEVEL_WORDS[key.level]}\nApprover: {key.approver} ({key.key_id[:8]})\n" + shown_text(
-        record, request, spec=_command(settings, record), differences=changes
+        record,
+        request,
+        spec=_command(settings, record),
+        differences=against_base(store, record) or (),
+        since_approved=since_approved(store, record),
     )
     text = "\n".join([*_key_lines(store.keys(), key, now_s=time.time()), text])
     text += "".join(f"Budget of {visible(line)}\n" for line in _budgets(store, request, record))
@@ -171,13 +174,6 @@ def _budgets(store: Store, request: ApprovalRequest, record: PlanRecord) -> list
     rules = rules_of(store, now_s=now_s)
     new = reservation(record, rules, reservation_id=request.request_id, now_s=now_s, expires_at_s=request.expires_at_s)
     return budget_lines(rules.policy, store.reservations(), new, now_s=now_s)
-
-
-def _changes(store: Store, record: PlanRecord) -> tuple[str, ...]:
-    base = store.plan(record.base_plan_id) if record.base_plan_id else None
-    if base is None or base.plan is None or record.plan is None:
-        return ()
-    return tuple(differences(base.plan, record.plan))
 
 
 def _command(settings: Settings, record: PlanRecord) -> LaunchSpec | None:

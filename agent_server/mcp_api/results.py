@@ -204,6 +204,7 @@ def asked(found: "Asked", *, plan: PlanRecord) -> Reply:
             "wait_command": found.wait_command,
             "expires": expires,
         }
+        | ({} if found.changes is None else {"changed_against_base": list(found.changes[:MOST])})
         | needs,
     )
 

@@ -12,18 +12,23 @@ from tools.domain.run_state import RunRecord
 from tools.estimate_cost import estimate_cost
 from tools.request_approval import build_request
 
+from .comparing import against_base
 from .ruling import assessment, estimate_is_current, rules
 from .workplace import Workplace, layout_of, require_plan
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An open request, and what the human types; `repeated` if an earlier call had made it."""
+    """An open request, and what the human types; `repeated` if an earlier call had made it.
+
+    `changes`: against the plan that it was made from; None if there is none.
+    """
 
     request: ApprovalRequest
     repeated: bool
     command: str
     wait_command: str
+    changes: tuple[str, ...] | None = None
 
 
 def estimate(place: Workplace, plan_id: str) -> CostEstimate:
@@ -120,7 +125,9 @@ def _require_current_estimate(record: PlanRecord, prices: PricesInForce) -> None
 
 def _asked(place: Workplace, request: ApprovalRequest, *, repeated: bool) -> Asked:
     command = approve_command(place.settings, request.request_id)
-    return Asked(request, repeated, command, approve_command(place.settings, request.request_id, verb="wait"))
+    wait_command = approve_command(place.settings, request.request_id, verb="wait")
+    changes = against_base(place.store, place.store.plan(request.plan_id))
+    return Asked(request, repeated, command, wait_command, changes)
 
 
 def _open_request(place: Workplace, record: PlanRecord) -> ApprovalRequest | None:

@@ -3,14 +3,13 @@
 from runtime.config.order import RunKind
 from tools.diagnose_failure import diagnose
 from tools.domain.errors import Conflict, NotFound, WrongStep
-from tools.domain.plan_state import PlanRecord
 from tools.domain.ports import Store
 from tools.domain.reports import ReportSummary, Verification
 from tools.domain.run_state import RunRecord, RunState
 from tools.launch_training import read_environment
-from tools.plan_difference import differences
 from tools.report.material import FreeLaunch
 
+from .comparing import against_base
 from .report_key import load_report_key
 from .workplace import Workplace, layout_of
 
@@ -73,7 +72,7 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
         environment=read_environment(layout_of(run)),
         past_runs=_earlier_runs(place.store, run),
         diagnosis=diagnose(run, layout_of(run)) if run.ended and run.state is not RunState.SUCCEEDED else None,
-        differences=_differences(place.store, record),
+        differences=against_base(place.store, record),
         created_at_s=place.now_s(),
     )
     written = provenance_report(material, summary=summary, private_key=load_report_key(place.settings.report_key))
@@ -87,11 +86,6 @@ def _free_launch(store: Store, run: RunRecord) -> FreeLaunch | None:
         if link.event == "launched_without_approval" and link.details.get("run_id") == run.run_id:
             return FreeLaunch(str(link.details.get("policy", "")), link.time_s)
     return None
-
-
-def _differences(store: Store, record: PlanRecord) -> tuple[str, ...] | None:
-    base = store.plan(record.base_plan_id) if record.base_plan_id else None
-    return differences(base.plan, record.plan) if base and base.plan and record.plan else None
 
 
 def _keep(store: Store, run: RunRecord, **fields: Verification | ReportSummary) -> None:

@@ -2,9 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from agent_server.approvals.policy.budgets import free_launches
 from agent_server.approvals.policy.check import Rules, check_request, cost_limit, reservation, shares
@@ -28,9 +26,9 @@ from tools.domain.run_state import RunRecord, RunState
 from tools.inspect_environment import inspect_environment
 from tools.launch_training import discard_run, prepare_run, write_environment
 from tools.leftovers import mark_prepared
-from tools.plan_difference import differences
 from tools.request_approval import launch_refusals, member_refusals
 
+from .comparing import in_words
 from .ruling import assessment, require_small_smoke_run, rules
 from .workplace import Workplace, layout_of, require_plan
 
@@ -102,7 +100,7 @@ def launch_training(place: Workplace, plan_id: str, member: int | None = None) -
     if record.state in _NEEDS_APPROVAL:
         missing = [
             f"no human has approved plan {plan_id}: it is {record.state.value}",
-            *_against_approved(place, record),
+            *in_words(place.store, record),
         ]
         return ApprovalRequired(record, request.request_id if request else "", tuple(missing))
     going_on = record.state is PlanState.LAUNCHED and member is not None  # other runs of the sweep have started
@@ -275,26 +273,6 @@ def _await_claim(run: RunRecord, wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
     while read_claim(layout) is None and time.monotonic() < deadline:
         time.sleep(_CLAIM_POLL_S)
-
-
-def _against_approved(place: Workplace, record: PlanRecord) -> Sequence[str]:
-    """What differs from the newest plan of the same script that a human approved or was asked for."""
-    if record.plan is None:
-        return ()
-    for other in place.store.plans(limit=50):
-        if other.plan_id == record.plan_id or other.plan is None or other.state not in _ASKED:
-            continue
-        if _script(other) == _script(record):
-            changes = differences(other.plan, record.plan) or ("nothing: it is the same plan under another id",)
-            return (f"against plan {other.plan_id} ({other.state.value}) it differs in: {'; '.join(changes)}",)
-    return ()
-
-
-_ASKED = frozenset({PlanState.REQUESTED, PlanState.APPROVED, PlanState.LAUNCHED})
-
-
-def _script(record: PlanRecord) -> Path | None:
-    return Path(record.plan.code.origin) / record.plan.code.entry if record.plan else None
 
 
 def _own_lease() -> Lease:

@@ -312,6 +312,18 @@ def test_the_human_sees_what_the_approval_covers() -> None:
     assert "Command: torchrun train.py" in show(record)
 
 
+def test_the_difference_comes_before_the_plan_itself() -> None:
+    record = estimated_record().model_copy(update={"base_plan_id": "plan-x"})
+    request = ask(record)
+    text = shown_text(
+        record, request, spec=None, differences=("seed: 6 -> 7",), since_approved=("plan-y", ("argument 2: 1 -> 2",))
+    )
+    places = [text.index(part) for part in ("plan-x:\n  seed: 6 -> 7", "plan-y, the last", "argument 2:", "Script:")]
+    assert places == sorted(places)
+    same = shown_text(record, request, spec=None, differences=(), since_approved=("plan-x", ()))
+    assert "the last that was approved" not in same, "the base plan is not compared twice"
+
+
 def test_modules_from_elsewhere_are_shown_and_a_flood_of_them_hides_nothing() -> None:
     record = estimated_record()
     assert record.smoke is not None

@@ -7,7 +7,7 @@ import pexpect
 import pytest
 
 from tests.agent_server.cli.conftest import PASSPHRASE, Desk, end
-from tests.fakes.approvals import estimated_record, run_of
+from tests.fakes.approvals import estimated_record, run_of, training_plan
 from tools.domain.approval import AssuranceLevel
 from tools.domain.plan_state import PlanState
 from tools.request_approval import launch_refusals
@@ -302,3 +302,19 @@ def test_a_key_that_somebody_else_enrolled_is_seen_before_anything_is_approved(d
     child.expect_exact("*** ANOTHER KEY *** This store knows already: alice")
     child.sendcontrol("c")
     assert end(child) != 0
+
+
+def test_what_changed_since_the_last_approved_plan_is_shown_first(desk: Desk) -> None:
+    desk.enroll()
+    first = desk.ask(estimated_record(cost=12.5))
+    child = desk.type("approve", first.request_id)
+    for prompt, answer in ((COST, "12.50"), (DIGEST, short_digest(first)), (PASS, PASSPHRASE)):
+        child.expect_exact(prompt)
+        child.sendline(answer)
+    assert end(child) == 0
+    other = estimated_record(training_plan(argv=("--lr", "0.5")))
+    second = desk.ask(other.model_copy(update={"base_plan_id": None}))
+    child = desk.type("approve", second.request_id)
+    child.expect_exact(f"Changed against plan {first.plan_id}, the last that was approved")
+    child.expect_exact("argument 2: '0.01' -> '0.5'")
+    child.expect_exact("Script:")

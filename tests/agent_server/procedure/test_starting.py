@@ -252,3 +252,17 @@ def test_a_launcher_that_cannot_start_fails_the_run_for_good(bench: Bench) -> No
     bench.launcher.error = None
     again = launched(bench, record.plan_id)
     assert (again.run.run_id, again.run.state, again.already) == (run.run_id, RunState.FAILED, True)
+
+
+def test_a_plan_made_from_another_is_refused_with_its_difference_first(bench: Bench) -> None:
+    base = bench.approved()
+    made = bench.record(PlanState.ESTIMATED, argv=("--lr", "0.1")).model_copy(
+        update={"plan_id": "plan-0000000001", "base_plan_id": base.plan_id}
+    )
+    bench.store.add_plan(made)
+    found = launch_training(bench.place, made.plan_id)
+    assert isinstance(found, ApprovalRequired)
+    assert found.missing[1] == (
+        f"against plan {base.plan_id}, which it was made from, it differs in: argument 2: '0.01' -> '0.1'"
+    )
+    assert len(found.missing) == 2, "the same plan is not compared twice"
