@@ -25,9 +25,9 @@ _GROUPS = {
     "sagemaker": "SageMaker",
 }
 _REMARKS = {
-    "deepspeed": "the strategy deepspeed is not in this version: single, ddp and fsdp are",
+    "deepspeed": "",
     "fsdp": "",
-    "megatron_lm": "the strategy megatron_lm is not in this version: single, ddp and fsdp are",
+    "megatron_lm": "the strategy megatron_lm is not in this version: single, ddp, fsdp and deepspeed are",
     "fp8": "fp8 is not in this version: no, bf16 and fp16 are",
     "dynamo": "call torch.compile in the script",
     "parallelism_config": "all processes are data-parallel in this version",
@@ -81,33 +81,43 @@ def _top(section: str, name: str, kind: Kind, text: str, *, keys: tuple[str, ...
 
 
 _fsdp = partial(_row, "fsdp", effect="built")
+_deepspeed = partial(_row, "deepspeed", effect="built")
 _SHARDS = tuple(word for word in _SHARDING if word != "NO_SHARD")
 _NO_SHARD = "without sharding the strategy is ddp: say that"
 _OFFLOAD = Word(DEEPSPEED_OFFLOAD, no_word="none", yes_word="cpu")
 _DEEPSPEED = (
-    _row(
-        "deepspeed", "deepspeed_config_file", Text(), "A DeepSpeed JSON.", question="Path of a DeepSpeed JSON, or no?"
-    ),
-    _row("deepspeed", "zero_stage", Whole(0, 3), "ZeRO stage.", question="Which ZeRO stage?"),
-    _row(
-        "deepspeed",
+    _deepspeed("deepspeed_config_file", Text(), "A DeepSpeed JSON.", question="Path of a DeepSpeed JSON, or no?"),
+    _deepspeed("zero_stage", Whole(0, 3), "ZeRO stage.", question="Which ZeRO stage?"),
+    _deepspeed(
         "offload_optimizer_device",
         _OFFLOAD,
         "Where the optimizer's state lies.",
         question="Where to offload the optimizer's state?",
     ),
-    _row(
-        "deepspeed",
+    _deepspeed(
         "offload_param_device",
         _OFFLOAD,
         "Where the parameters lie.",
         question="Where to offload the parameters?",
     ),
-    _row("deepspeed", "offload_optimizer_nvme_path", Text(), "Folder for offloading the optimizer."),
-    _row("deepspeed", "offload_param_nvme_path", Text(), "Folder for offloading parameters."),
-    _row("deepspeed", "gradient_clipping", Number(), "Norm that gradients are clipped to.", keys=()),
-    _row("deepspeed", "zero3_init_flag", Flag(), "Build the model already sharded."),
-    _row("deepspeed", "zero3_save_16bit_model", Flag(), "Save 16-bit weights with stage 3."),
+    _deepspeed("offload_optimizer_nvme_path", Text(), "Folder for offloading the optimizer."),
+    _deepspeed("offload_param_nvme_path", Text(), "Folder for offloading parameters."),
+    _deepspeed("gradient_clipping", Number(), "Norm that gradients are clipped to; 0: the script clips."),
+    _deepspeed(
+        "zero3_init_flag",
+        Flag(),
+        "Build the model already sharded.",
+        accepts=(False,),
+        remark="the model is sharded when it is prepared: leave it out",
+    ),
+    _row(
+        "deepspeed",
+        "zero3_save_16bit_model",
+        Flag(),
+        "Save whole weights with stage 3.",
+        effect="none",
+        remark="save_model always saves whole weights",
+    ),
     _row(
         "deepspeed",
         "deepspeed_hostfile",
@@ -132,7 +142,13 @@ _DEEPSPEED = (
         accepts=("standard", "nossh"),
         remark="the same command is started on every machine: say standard, or leave it out",
     ),
-    _row("deepspeed", "deepspeed_moe_layer_cls_names", Many(), "Classes of mixture-of-experts layers."),
+    _row(
+        "deepspeed",
+        "deepspeed_moe_layer_cls_names",
+        Many(),
+        "Classes of mixture-of-experts layers.",
+        remark="mixture-of-experts layers are not in this version: leave it out",
+    ),
 )
 _FSDP = (
     _fsdp("fsdp_version", Whole(1, 2), "2.", accepts=(2,), remark="FSDP1 is not in this version: say 2"),

@@ -15,7 +15,7 @@ from .option_table import table
 from .resolve import Resolved
 
 _RANKS = {"argument": 0, "command line": 1, "environment": 2, "file": 3}
-_BUILT_STRATEGIES = ("single", "ddp", "fsdp")
+_BUILT_STRATEGIES = ("single", "ddp", "fsdp", "deepspeed")
 _BUILT_PRECISIONS = ("no", "bf16", "fp16")
 _BY_TYPE = {
     "NO": ("", "single"),
@@ -91,7 +91,7 @@ def choose(resolved: Resolved) -> Choices:
         deepspeed=deepspeed,
         batches=batches,
         overruled=tuple(overruled),
-        variables=_variables(resolved, strategy),
+        variables=_variables(resolved, strategy, deepspeed),
     )
 
 
@@ -104,7 +104,7 @@ def dims_of(resolved: Resolved, choices: Choices, *, world_size: int, local_worl
     return ParallelDims(data_shard=local_world_size if hybrid else world_size).resolve(world_size)
 
 
-def _variables(resolved: Resolved, strategy: Answer | None) -> dict[str, str]:
+def _variables(resolved: Resolved, strategy: Answer | None, deepspeed: DeepSpeedFile | None) -> dict[str, str]:
     """The window, the strategy and the given settings of its section; they win over the caller's own variables."""
     section = "" if strategy is None else strategy.value
     told = {
@@ -113,6 +113,8 @@ def _variables(resolved: Resolved, strategy: Answer | None) -> dict[str, str]:
         if name == "gradient_accumulation_steps"
         or (section and table()[name].section == section and name not in LAUNCHER_ONLY)
     }
+    if deepspeed is not None:  # whichever way it was given, workers find it from their own directory
+        told[table()["deepspeed_config_file"].variable] = str(deepspeed.path.absolute())
     return told if strategy is None else {table()["strategy"].variable: strategy.value, **told}
 
 
@@ -265,7 +267,7 @@ def _clash(one: str, other: str, allowed: str) -> None:
 
 def _unavailable(resolved: Resolved, strategy: str, device: Answer | None, precision: Answer | None) -> Iterator[str]:
     if strategy and strategy not in _BUILT_STRATEGIES:
-        yield f"strategy {strategy}: not in this version (single, ddp and fsdp are)"
+        yield f"strategy {strategy}: not in this version (single, ddp, fsdp and deepspeed are)"
     if device is not None and device.value not in DEVICES:
         yield f"{device.said}: no device kind of this version ({', '.join(DEVICES)} are)"
     if precision is not None and precision.value not in _BUILT_PRECISIONS:

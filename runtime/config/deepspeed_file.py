@@ -12,7 +12,6 @@ from .file_syntax import Branch, Node, Scalar
 from .option_kinds import Flag, Number, Whole, Word, WrongValue
 from .option_table import nearest
 
-
 _SECTIONS = {
     "zero_optimization": ZERO,
     "zero_optimization.offload_optimizer": OFFLOAD,

@@ -44,6 +44,9 @@ class Said:
     place: str = ""
 
 
+NOTHING_SAID = Said()
+
+
 class Strategy(Protocol):
     """One way to spread a model over ranks."""
 

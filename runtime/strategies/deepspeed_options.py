@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..batch_arithmetic import OPEN, BatchNumber
+from ..batch_arithmetic import OPEN, BatchNumber, BatchSettings, settle_batches
 from ..env import WorkerEnvironment
 from ..errors import ConfigurationError
 from ..mesh import ParallelDims
@@ -105,7 +105,8 @@ def settle(value: Any, environment: WorkerEnvironment, dims: ParallelDims | None
             allowed="data-parallel ranks alone: the stage says what is sharded",
             next_step="remove parallelism_config",
         )
-    accumulation = _agreed(plugins, "gradient_accumulation_steps", lambda plugin: plugin.number("accumulation").value)
+    ranks = BatchNumber(environment.world_size, "the number of processes")
+    accumulation = _agreed(plugins, "gradient_accumulation_steps", lambda plugin: _accumulation(plugin, ranks))
     precision = _agreed(plugins, "precision", lambda plugin: plugin.precision)
     place = next(iter(plugins.values())).place if len(plugins) == 1 else PLUGIN
     return DeepSpeedOptions(plugins, Said(accumulation=accumulation, precision=precision, place=place))
@@ -159,6 +160,15 @@ def _as_float(word: str) -> float | str:
         return float(word)
     except ValueError:
         return word
+
+
+def _accumulation(plugin: DeepSpeedPlugin, ranks: BatchNumber) -> int | None:
+    """What the plugin says, or what follows from its other numbers; None where it leaves it to the script."""
+    given = plugin.number("accumulation")
+    if given.value is None and plugin.number("train").value is None:
+        return None
+    settings = BatchSettings(plugin.number("train"), plugin.number("micro"), given, ranks=ranks)
+    return settle_batches(settings).accumulation
 
 
 def _read(config: Mapping[str, Any] | str | Path | None) -> tuple[dict[str, Any], str]:

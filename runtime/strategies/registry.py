@@ -8,7 +8,7 @@ from typing import Any
 from ..env import WorkerEnvironment
 from ..errors import ConfigurationError
 from ..mesh import ParallelDims
-from .base import Said, Strategy, StrategyContext
+from .base import NOTHING_SAID, Said, Strategy, StrategyContext
 
 _PATHS = {
     "single": ("single", "SingleStrategy"),
@@ -34,7 +34,7 @@ class Choice:
 
     name: str
     options: Any
-    said: Said = Said()
+    said: Said = NOTHING_SAID
 
 
 def strategy_names() -> list[str]:
@@ -93,7 +93,7 @@ def choose_strategy(
         )
     if argument:
         options = import_module(f".{_PLUGINS[argument][1]}", __package__).settle(value, environment, dims)
-        return Choice(name, options, getattr(options, "said", Said()))
+        return Choice(name, options, getattr(options, "said", NOTHING_SAID))
     if dims is not None and dims.resolve(environment.world_size).beyond_data():
         raise ConfigurationError(
             f"parallelism_config with {', '.join(dims.beyond_data())} under strategy {name}",

@@ -140,7 +140,7 @@ def test_a_false_flag_claims_nothing(write: Write) -> None:
         ("MULTI_CPU", "cpu", "", ""),
         ("MULTI_GPU", "cuda", "", ""),
         ("XLA", "xla", "", ""),
-        ("DEEPSPEED", "", "deepspeed", "strategy deepspeed"),
+        ("DEEPSPEED", "", "deepspeed", ""),
         ("FSDP", "", "fsdp", ""),
         ("MEGATRON_LM", "", "megatron_lm", "strategy megatron_lm"),
         ("MULTI_NPU", "npu", "", "no device kind of this version"),
@@ -189,7 +189,12 @@ def test_a_deepspeed_json_is_recognised_and_its_numbers_checked(files: Path) -> 
     assert batches("ds_part.json", "2").derived == ("accumulation 2 = 8 / (2 x 2)",)
     choices = choose(resolve([], load(files / "ds_auto.json")))
     assert choices.strategy == "deepspeed"
-    assert choices.unavailable[0].startswith("strategy deepspeed: not in this version")
+    assert choices.unavailable == ()
+    assert choices.variables == {
+        "FORERUN_STRATEGY": "deepspeed",
+        "FORERUN_DEEPSPEED_CONFIG_FILE": str(files / "ds_auto.json"),
+        "FORERUN_GRADIENT_ACCUMULATION_STEPS": "4",
+    }
 
 
 @pytest.mark.parametrize("text", ['{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'])
@@ -247,6 +252,19 @@ def test_the_documents_deepspeed_json_is_read(write: Write) -> None:
         "mixed_precision": "bf16",
         "zero_stage": 2,
     }
+
+
+def test_workers_are_told_of_deepspeeds_settings(write: Write) -> None:
+    told = _choices(write, file="", cli={"use_deepspeed": "1", "zero_stage": "3", "offload_param_device": "cpu"})
+    assert told.variables == {
+        "FORERUN_STRATEGY": "deepspeed",
+        "FORERUN_ZERO_STAGE": "3",
+        "FORERUN_OFFLOAD_PARAM_DEVICE": "cpu",
+    }
+    refused = _choices(write, file="", cli={"use_deepspeed": "1", "zero3_init_flag": "1"}).unavailable
+    assert refused == (
+        "zero3_init_flag true (--zero3-init-flag): the model is sharded when it is prepared: leave it out",
+    )
 
 
 def test_workers_are_told_of_the_strategy_and_its_settings(write: Write) -> None:
