@@ -12,6 +12,7 @@ from .errors import UsageError
 from .facade.absent import AbsentDuties
 from .facade.checkpoints import CheckpointDuty
 from .facade.gathering import GatheringDuty
+from .facade.observing import ObservingDuty
 from .facade.preparing import PreparingDuty
 from .facade.process import ProcessDuty
 from .facade.recording import RecordingDuty
@@ -46,9 +47,20 @@ from .strategies.compilation import TorchDynamoPlugin, settle_compilation
 from .strategies.deepspeed_options import DeepSpeedPlugin
 from .strategies.registry import choose_strategy, get_strategy
 from .strategies.sharding_options import FullyShardedDataParallelPlugin
+from .tracking.choice import choose_trackers, logging_directory
+from .tracking.trackers import Trackers
 
 
-class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, CheckpointDuty, RecordingDuty, AbsentDuties):
+class Accelerator(
+    ProcessDuty,
+    PreparingDuty,
+    TrainingDuty,
+    GatheringDuty,
+    CheckpointDuty,
+    ObservingDuty,
+    RecordingDuty,
+    AbsentDuties,
+):
     """Runs one training script on one process or many.
 
     Args:
@@ -67,6 +79,8 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         rng_types: random generators (torch, cuda, generator) that are made alike on all ranks where a loader begins.
             None leaves them alone: the order of samples depends on seed and epoch anyway.
         dynamo_backend, dynamo_plugin: compile models with torch.compile.
+        log_with: where log() goes beside the run's records: jsonl, tensorboard, all, objects like
+            runtime.tracking.GeneralTracker, or a list of these; open after init_trackers().
         absent: megatron_lm_plugin, ...: not in this version; anything but None is refused by name.
 
     Raises:
@@ -94,6 +108,7 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         rng_types: Sequence[Any] | None = None,
         dynamo_backend: Any = None,
         dynamo_plugin: TorchDynamoPlugin | None = None,
+        log_with: Any = None,
         **absent: Any,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "absent")}
@@ -169,6 +184,14 @@ class Accelerator(ProcessDuty, PreparingDuty, TrainingDuty, GatheringDuty, Check
         self._prepared.opens_windows = chosen.said.accumulation is not None
         self.gradient_state = GradientState.of(self._prepared.windows, self._prepared.activity, accumulation)
         project = project_settings(project_dir, project_config)
+        self._profile = handlers.profile
+        self._logging_dir = logging_directory(project, self._reporter.layout)
+        self._trackers = Trackers(
+            choose_trackers(log_with, logging_dir=self._logging_dir),
+            logging_dir=self._logging_dir,
+            is_main=process.is_main_process,
+            reporter=self._reporter,
+        )
         self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)
         self._begin_run()
         if generators:

@@ -11,6 +11,22 @@ from .errors import ConfigurationError, MissingDependencyError
 
 DEVICE_KINDS = ("cpu", "cuda", "mps", "xla")
 
+_PEAK_HALF = {
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA A10": 125e12,
+    "NVIDIA B200": 2250e12,
+    "NVIDIA H100 80GB HBM3": 989.4e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H200": 989.4e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+}
+_PEAK_FP16_ONLY = {"Tesla V100-SXM2-16GB": 125e12, "Tesla V100-SXM2-32GB": 125e12, "Tesla T4": 65e12}
+
 
 def pick_device(kind: str, *, local_rank: int, local_world_size: int) -> torch.device:
     """The device of this process.
@@ -52,6 +68,19 @@ def release_cached_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Dense peak of one device in FLOP/s for bf16 or fp16, from its maker's data sheet; None where it is not known.
+
+    A peak is only known for a device by its full name: what looks alike (PCIe, NVL, a slice) differs.
+    """
+    if device.type != "cuda" or precision not in ("bf16", "fp16"):
+        return None
+    name = torch.cuda.get_device_name(device)
+    if precision == "fp16" and name in _PEAK_FP16_ONLY:
+        return _PEAK_FP16_ONLY[name]
+    return _PEAK_HALF.get(name)
 
 
 @dataclass(frozen=True)

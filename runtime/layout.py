@@ -116,6 +116,16 @@ class RunLayout:
         return self.logs / f"attempt{number}"
 
     @property
+    def profiles(self) -> Path:
+        """Traces of the profiler, one or more of each rank."""
+        return self.root / "profiles"
+
+    @property
+    def tracking(self) -> Path:
+        """What trackers write where the script names no other directory."""
+        return self.root / "tracking"
+
+    @property
     def report(self) -> Path:
         return self.root / "report"
 

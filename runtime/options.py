@@ -9,7 +9,6 @@ from .errors import ConfigurationError
 
 MIXED_PRECISIONS = ("no", "bf16", "fp16")
 ABSENT_SETTINGS = (
-    "log_with",
     "megatron_lm_plugin",
     "torch_tp_plugin",
 )
@@ -144,6 +143,29 @@ class InitProcessGroupKwargs:
 
 
 @dataclass(frozen=True)
+class ProfileKwargs:
+    """For accelerator.profile().
+
+    Attributes:
+        activities: cpu, cuda, xpu, mtia, hpu; None takes those that are here.
+        schedule_option: wait, warmup, active, repeat, skip_first: numbers of steps, as in torch.profiler.schedule.
+        on_trace_ready: called with the profiler when a cycle of the schedule, or the block, is over.
+        record_shapes, profile_memory, with_stack, with_flops, with_modules: as torch.profiler.profile has them.
+        output_trace_dir: where each rank writes its Chrome trace; None takes the run directory, where there is one.
+    """
+
+    activities: Sequence[Any] | None = None
+    schedule_option: dict[str, int] | None = None
+    on_trace_ready: Any = None
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    output_trace_dir: str | None = None
+
+
+@dataclass(frozen=True)
 class Handlers:
     """kwargs_handlers sorted by kind, each with its default."""
 
@@ -151,6 +173,7 @@ class Handlers:
     scaler: GradScalerKwargs = GradScalerKwargs()
     ddp: DistributedDataParallelKwargs = DistributedDataParallelKwargs()
     group: InitProcessGroupKwargs = InitProcessGroupKwargs()
+    profile: ProfileKwargs = ProfileKwargs()
 
 
 def sort_handlers(handlers: list[Any] | None) -> Handlers:
@@ -164,6 +187,7 @@ def sort_handlers(handlers: list[Any] | None) -> Handlers:
         GradScalerKwargs: "scaler",
         DistributedDataParallelKwargs: "ddp",
         InitProcessGroupKwargs: "group",
+        ProfileKwargs: "profile",
     }
     given: dict[str, Any] = {}
     for handler in handlers or []:
@@ -205,7 +229,7 @@ def refuse_absent(settings: Mapping[str, Any]) -> None:
     if given:
         raise ConfigurationError(
             f"{', '.join(given)}: this version has no backend for it",
-            allowed="strategies single, ddp and fsdp2, mixed_precision no, bf16 and fp16",
+            allowed="strategies single, ddp, fsdp2 and deepspeed, mixed_precision no, bf16 and fp16",
             next_step=f"remove {', '.join(given)}; several processes use DDP, or FSDP2 with fsdp_plugin",
         )
 

@@ -42,25 +42,29 @@ def recursively_apply(
 
 
 def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
-    """The same structure with `function(leaf)` in place of each leaf."""
+    """The same structure with `function(leaf)` in place of each leaf, called in the order of leaves()."""
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(map_leaves(function, item) for item in data))
     if isinstance(data, (list, tuple)):
         return type(data)(map_leaves(function, item) for item in data)
     if isinstance(data, Mapping):
-        mapped = {key: map_leaves(function, value) for key, value in data.items()}
+        done = {key: map_leaves(function, data[key]) for key in _in_order(data)}
+        mapped = {key: done[key] for key in data}
         return mapped if type(data) is dict else _rebuild(data, mapped)
     return function(data)
 
 
 def leaves(data: Any, path: str = "data") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its place, such as data['labels'][0]."""
+    """Every leaf with its place, such as data['labels'][0].
+
+    Keys come in an order of their own, so that ranks whose dicts were filled in another order mean the same.
+    """
     if isinstance(data, (list, tuple)):
         for index, item in enumerate(data):
             yield from leaves(item, f"{path}[{index}]")
     elif isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from leaves(value, f"{path}[{key!r}]")
+        for key in _in_order(data):
+            yield from leaves(data[key], f"{path}[{key!r}]")
     else:
         yield path, data
 
@@ -134,6 +138,10 @@ def batch_length(data: Any) -> int | None:
         if isinstance(leaf, torch.Tensor) and leaf.ndim > 0:
             return int(leaf.shape[0])
     return len(data) if isinstance(data, (list, tuple)) else None
+
+
+def _in_order(data: Mapping[Any, Any]) -> list[Any]:
+    return sorted(data, key=lambda key: (type(key).__name__, repr(key)))
 
 
 def _rebuild(original: Mapping[Any, Any], mapped: dict[Any, Any]) -> Any:

@@ -1,13 +1,18 @@
 """What every duty of the Accelerator reaches: the state, the prepared objects, the saver and the reporter."""
 
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from ..accelerator_state import AcceleratorState
 from ..gradient_state import GradientState
 from ..mesh import ParallelDims
+from ..options import ProfileKwargs
 from ..prepared import Prepared
 from ..reporting import RunReporter
 from ..saving import StateSaver
+from ..throughput import ThroughputMeter
+from ..tracking.trackers import Trackers
 
 
 class Duty:
@@ -24,3 +29,11 @@ class Duty:
     _device_placement: bool
     _step_scheduler_with_optimizer: bool
     _trigger: bool
+    _trackers: Trackers
+    _logging_dir: Path | None
+    _profile: ProfileKwargs
+    _meter: ThroughputMeter | None = None
+
+    def _outside_training(self) -> AbstractContextManager[None]:
+        """Time that is no training, for the meter."""
+        return nullcontext() if self._meter is None else self._meter.paused()

@@ -50,11 +50,13 @@ class CheckpointDuty(Duty):
         Raises:
             CheckpointError: it could not be written; the older one is intact.
         """
-        return self._saver.save(output_dir, in_background=async_save)
+        with self._outside_training():
+            return self._saver.save(output_dir, in_background=async_save)
 
     def load_state(self, input_dir: str | Path | None = None) -> Path:
         """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path."""
-        return self._saver.load(input_dir)
+        with self._outside_training():
+            return self._saver.load(input_dir)
 
     def save_model(
         self,
