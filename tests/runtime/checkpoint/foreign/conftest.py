@@ -26,7 +26,7 @@ from accelerate import Accelerator
 from accelerate.utils import FullyShardedDataParallelPlugin, set_seed
 from accelerate.utils.fsdp_utils import save_fsdp_model, save_fsdp_optimizer
 from torch.distributed.fsdp import fully_shard
-from net import build, loss_of
+from net import build, loss_of, optimizer_of
 torch.set_num_threads(1)
 HERE = Path(sys.argv[1])
 
@@ -52,8 +52,9 @@ accelerator.save_state(str(HERE / "bin"), safe_serialization=False)
 (HERE / f"drawn{accelerator.process_index}").write_text(repr(float(torch.rand(()))))
 
 for name in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
-    net, optimizer, _ = build()
+    net, _, _ = build()
     fully_shard(net)
+    optimizer = optimizer_of(net)
     for step in range(3):
         loss_of(net, step).backward()
         optimizer.step()
