@@ -82,6 +82,16 @@ _ALWAYS = _set(
     "secret secrets password passwords passwd passphrase pwd credential credentials apikey apikeys authtoken apitoken "
     "accesstoken accesskey secretkey privatekey"
 )
+_FUSED = (
+    "password",
+    "passwd",
+    "passphrase",
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "authtoken",
+    "accesstoken",
+)  # PGPASSWORD
 _AS_LAST = _set("token key auth authorization bearer cookie pat jwt signature sig pass")
 _ONLY_QUALIFIED = _set("key pass signature")
 _HEADERS = _set("authorization cookie")
@@ -141,7 +151,7 @@ def _words(name: str) -> list[str]:
 
 
 def _is_secret_name(words: list[str], *, option: bool) -> bool:
-    if any(word in _ALWAYS for word in words):
+    if any(word in _ALWAYS or word.endswith(_FUSED) for word in words):
         return True
     last = words[-1]
     if last not in _AS_LAST:
@@ -170,10 +180,18 @@ _PLACES = (
     re.compile(r"""://[^\s'"/@:]{0,200}:(?!\d{1,5}(?:[/\s'"]|$))(?P<secret>[^\s'"]{1,1000})@"""),
     re.compile(r"""://(?P<secret>[^\s'"/@:]{12,300})@"""),
     re.compile(r"(?i)\bbearer\s+(?P<secret>[A-Za-z0-9._~+/=\-]{8,})"),
-    re.compile(r"\b(?P<secret>(?:hf_|ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|sk-|xox[abprs]-|AIza)[\w\-]{12,})"),
+    re.compile(r"\b(?P<secret>(?:hf_|ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|sk-|xox[abcdeprs]-|AIza)[\w\-]{12,})"),
+    re.compile(r"\b(?P<secret>(?:xapp-\d|GOCSPX|pypi|dckr_pat|dop_v1|[srp]k_(?:live|test)|whsec)[_\-][\w\-]{16,})"),
+    re.compile(r"\b(?P<secret>(?:npm_[A-Za-z0-9]{30,}|r8_[A-Za-z0-9]{30,}|dapi[0-9a-f]{32}|ya29\.[\w\-]{20,}))"),
+    re.compile(r"\b(?P<secret>SG\.[\w\-]{16,64}\.[\w\-]{16,64})"),
+    re.compile(r"\bhooks\.slack\.com/(?:services|workflows)/(?P<secret>[\w/\-]{8,})"),
+    # .netrc, in one line or several; curl -u user:password (numbers are a user and a group); sshpass -p
+    re.compile(r"\b(?:login|user|account|machine)\s{1,20}\S{1,200}\s{1,20}password\s{1,20}(?P<secret>\S+)"),
+    re.compile(r"""(?:\s-u|--(?:proxy-)?user)[\s=]{1,8}['"]?[^\s:'"/]{1,200}:(?!//|\d+(?:\s|$))(?P<secret>[^\s'"]+)"""),
+    re.compile(r"\bsshpass\s{1,8}-p\s{0,8}(?P<secret>\S+)"),
     re.compile(r"\b(?P<secret>(?:AKIA|ASIA)[0-9A-Z]{16})\b"),
     re.compile(r"\b(?P<secret>eyJ[\w\-]{8,4000}\.[\w\-]{8,4000}\.[\w\-]*)"),
-    re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)"),
+    re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?P<secret>.*?)(?:-----END|\Z)"),
 )
 
 
