@@ -235,6 +235,10 @@ class DeepSpeedStrategy:
             kind=kind_of(optimizer),
         )
 
+    def parameter_groups(self, optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]]:
+        """The parameters that each group was built over; the optimizer itself holds flat parts."""
+        return [list(group.parameters) for group in self._engines[optimizer].groups]
+
     @property
     def _windowed(self) -> list[WindowedEngine]:
         return list(self._engines.values())

@@ -12,6 +12,7 @@ import torch
 from runtime import Accelerator
 from runtime.checkpoint.foreign.recognise import foreign_kind, read_foreign
 from runtime.errors import CheckpointError
+from tests.runtime.conftest import RunRanks
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("fresh_process")]
 
@@ -123,3 +124,39 @@ def test_a_refused_checkpoint_changes_nothing(deepspeed_folders: Path, net: Modu
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not optimizer.optimizer.state
     assert schedule.get_last_lr() == [0.01, 0.5]
+
+
+GOES_ON_UNDER_ZERO = """
+sys.path.insert(0, FOLDERS)
+from net import build, loss_of
+
+said = {}
+for stage in (2, 3):
+    accelerator = Accelerator(cpu=True, deepspeed_plugin={"zero_stage": stage, "gradient_clipping": 0.0})
+    model, optimizer, schedule = build(torch.bfloat16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+    accelerator.load_state(FOLDERS + f"/stage{5 - stage}")
+    losses = []
+    for step in (3, 4):
+        loss = loss_of(model, step)
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    said[stage] = losses
+say(**{str(stage): losses for stage, losses in said.items()})
+"""
+
+
+def test_zero_takes_up_another_stage_on_another_number_of_ranks(
+    deepspeed_folders: Path, trained: Train, run_ranks: RunRanks
+) -> None:
+    ended = run_ranks(f"FOLDERS = {str(deepspeed_folders)!r}\n{GOES_ON_UNDER_ZERO}", ranks=2)
+    _, _, losses = trained(5, torch.bfloat16)
+    for said in ended.said:
+        assert said["2"] == pytest.approx(losses[3:], rel=1e-4)
+        assert said["3"] == pytest.approx(losses[3:], rel=1e-4)
