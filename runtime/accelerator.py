@@ -71,6 +71,8 @@ class Accelerator(
         dataloader_config: how loaders are sharded. split_batches is the short form of its field.
         project_dir, project_config: where save_state() without a path writes; else the run directory.
         step_scheduler_with_optimizer: False passes every scheduler.step() on.
+        scheduler_counts_processes: schedulers advance by the number of processes at each optimizer step (unless
+            batches are split), as Accelerate does; without it, by one.
         kwargs_handlers: at most one each of the *Kwargs classes of this package.
         fsdp_plugin: FullyShardedDataParallelPlugin, or a dict of its settings: the strategy is FSDP2.
         deepspeed_plugin: DeepSpeedPlugin, a dict of its settings, or a mapping name -> DeepSpeedPlugin for several
@@ -100,6 +102,7 @@ class Accelerator(
         project_dir: str | Path | None = None,
         project_config: ProjectConfiguration | None = None,
         step_scheduler_with_optimizer: bool = True,
+        scheduler_counts_processes: bool = False,
         kwargs_handlers: list[Any] | None = None,
         fsdp_plugin: FullyShardedDataParallelPlugin | dict[str, Any] | None = None,
         deepspeed_plugin: DeepSpeedPlugin | Mapping[str, Any] | None = None,
@@ -182,6 +185,8 @@ class Accelerator(
             reporter=self._reporter,
         )
         self._prepared.opens_windows = chosen.said.accumulation is not None
+        if scheduler_counts_processes and not self.split_batches:
+            self._prepared.scheduler_steps = process.num_processes
         self.gradient_state = GradientState.of(self._prepared.windows, self._prepared.activity, accumulation)
         project = project_settings(project_dir, project_config)
         self._profile = handlers.profile

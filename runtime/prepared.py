@@ -37,6 +37,7 @@ class Prepared:
 
     Args:
         smoke, limit: set later by the owner: the smoke run, and what may end loaders early.
+        scheduler_steps: how often a scheduler advances at an optimizer step.
         opens_windows: set later too: a backward outside accumulate() is a micro-batch of a window as well.
     """
 
@@ -85,6 +86,7 @@ class Prepared:
         self._trained_loaders: set[int] = set()
         self._joining = False
         self.opens_windows = False
+        self.scheduler_steps = 1
 
     def add_all(self, things: Sequence[Any], places: Sequence[bool], *, with_optimizer: bool) -> list[Any]:
         """Prepare objects that belong together, models first and schedulers last; the results are in their order."""
@@ -143,6 +145,7 @@ class Prepared:
             optimizers=followed_optimizers(scheduler, self.optimizers),
             windows=self.windows,
             with_optimizer=with_optimizer,
+            steps_per_call=self.scheduler_steps,
         )
         self.schedulers.append(prepared)
         return prepared
