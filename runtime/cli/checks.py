@@ -54,14 +54,14 @@ def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: in
         _require_free(launch.port)
     _require_torch(launch.python)
     refusals = list(choices.unavailable)
-    device, count = choices.device or "cpu", choices.num_processes or 1
+    here = choices.num_processes
+    if launch.nodes is not None and here is not None:
+        here //= launch.nodes.num_nodes
+    device, count = choices.device or "cpu", here or 1
     environment: dict[str, str] = {}
     if choices.device in ("", "cpu", "cuda"):
         wanted = DeviceChoice(cpu=choices.device == "cpu", multi_gpu=choices.device == "cuda", gpu_ids=gpu_ids)
         present = 0 if wanted.cpu else _count_devices(launch.python)
-        here = choices.num_processes
-        if launch.nodes is not None and here is not None:
-            here //= launch.nodes.num_nodes
         device = choices.device or ("cuda" if present else "cpu")
         try:
             count, environment = settle_devices(present, here, wanted)

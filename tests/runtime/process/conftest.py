@@ -21,6 +21,7 @@ from runtime.run_files import read_claim, read_result, write_model
 from runtime.snapshots.data_manifest import data_digest
 from runtime.snapshots.snapshot import collect, materialise, store
 from tests.fakes.author import Author
+from tests.fakes.nodes import Start, starter, two_hosts
 
 DEADLINE_S = 50.0
 _T = TypeVar("_T")
@@ -171,6 +172,16 @@ def _runs(root: Path) -> Iterator[Runs]:
 @pytest.fixture
 def author(tmp_path: Path) -> Author:
     return Author(tmp_path)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    yield from starter(tmp_path)
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[list[str]]]:
+    yield from two_hosts()
 
 
 @pytest.fixture
