@@ -182,8 +182,8 @@ def _policy_lines(request: ApprovalRequest) -> Iterator[str]:
         return
     for note in found.notes:
         yield f"WARNING: {visible(note)}"
-    cost = UNKNOWN if found.most_cost is None else f"{found.most_cost} {visible(found.currency)}"
-    yield f"At most: {cost}, {found.most_device_hours} device hours"
+    cost = UNKNOWN if found.most_cost is None else f"{found.most_cost} {found.currency}"
+    yield f"At most: {visible(cost)}, {visible(found.most_device_hours)} device hours"
     yield from _list(f"Level needed: {found.level.value if found.level else 'none'}, because", found.why, empty="-")
 
 
