@@ -83,7 +83,8 @@ class Accelerator(
         dynamo_backend, dynamo_plugin: compile models with torch.compile.
         log_with: where log() goes beside the run's records: jsonl, tensorboard, all, objects like
             runtime.tracking.GeneralTracker, or a list of these; open after init_trackers().
-        absent: megatron_lm_plugin, ...: not in this version; anything but None is refused by name.
+        megatron_lm_plugin, torch_tp_plugin: not in this version; anything but None is refused by name.
+        absent: refused, since nobody has it.
 
     Raises:
         ConfigurationError: a setting is unknown, contradicts another, or has no backend in this version.
@@ -112,10 +113,12 @@ class Accelerator(
         dynamo_backend: Any = None,
         dynamo_plugin: TorchDynamoPlugin | None = None,
         log_with: Any = None,
+        megatron_lm_plugin: Any = None,
+        torch_tp_plugin: Any = None,
         **absent: Any,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "absent")}
-        refuse_absent(absent)
+        refuse_absent({"megatron_lm_plugin": megatron_lm_plugin, "torch_tp_plugin": torch_tp_plugin, **absent})
         handlers = sort_handlers(kwargs_handlers)
         if mixed_precision is not None:
             check_precision(mixed_precision)

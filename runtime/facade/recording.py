@@ -32,8 +32,8 @@ class RecordingDuty(Duty):
             if left and self.state.is_main_process and self._prepared.smoke is None:
                 self._reporter.event("schedule_not_finished", state=left)
                 warnings.warn(
-                    f"the training ends far from its schedule's end: {left}; schedulers advance once per optimizer step "
-                    "(not once per process), and Accelerator(scheduler_counts_processes=True) counts otherwise",
+                    f"the training ends far from its schedule's end: {left}; schedulers advance once per optimizer "
+                    "step (not once per process), and Accelerator(scheduler_counts_processes=True) counts otherwise",
                     RuntimeWarning,
                     stacklevel=3,
                 )

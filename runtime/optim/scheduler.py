@@ -6,7 +6,6 @@ from typing import Any
 from .optimizer import PreparedOptimizer
 from .window import AccumulationWindows
 
-
 _HORIZONS = ("total_steps", "total_iters", "T_max")
 """Where torch's schedulers say over how many steps they run."""
 _NEAR = 0.1
