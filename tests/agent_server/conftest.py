@@ -1,15 +1,5 @@
 """The bench on which procedure and reconciler are tested."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.fakes.fixtures import bench
 
-import pytest
-
-from tests.fakes.bench import Bench, make_bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = make_bench(tmp_path)
-    yield made
-    made.store.close()
+__all__ = ["bench"]

@@ -1,34 +1,5 @@
-"""The bench of the procedure, for those who try to get round it."""
+"""The store, and the bench of the procedure, for those who try to get round it."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.fakes.fixtures import bench, clock, human, store
 
-import pytest
-
-from agent_server.store.sql import SqlStore
-from tests.fakes.approvals import Clock, Human, open_store
-from tests.fakes.bench import Bench, make_bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = make_bench(tmp_path)
-    yield made
-    made.store.close()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[SqlStore]:
-    opened = open_store(tmp_path, clock)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def human(store: SqlStore, clock: Clock) -> Human:
-    return Human(store, clock).enroll()
+__all__ = ["bench", "clock", "human", "store"]

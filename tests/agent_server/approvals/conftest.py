@@ -1,26 +1,5 @@
 """A store in a directory of its own, with a clock that tests move."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.fakes.fixtures import clock, human, store
 
-import pytest
-
-from agent_server.store.sql import SqlStore
-from tests.fakes.approvals import Clock, Human, open_store
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[SqlStore]:
-    opened = open_store(tmp_path, clock)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def human(store: SqlStore, clock: Clock) -> Human:
-    return Human(store, clock).enroll()
+__all__ = ["clock", "human", "store"]

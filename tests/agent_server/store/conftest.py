@@ -1,30 +1,13 @@
-"""A store in a directory of its own, with a clock that tests move."""
+"""A store in a directory of its own, with a clock that tests move; and a PostgreSQL server, started when first used."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from agent_server.store.sql import SqlStore
-from tests.fakes.approvals import Clock, Human, open_store
+from tests.fakes.fixtures import clock, human, store
 from tests.fakes.postgres import Postgres, binaries
 
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[SqlStore]:
-    opened = open_store(tmp_path, clock)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def human(store: SqlStore, clock: Clock) -> Human:
-    return Human(store, clock).enroll()
+__all__ = ["clock", "human", "store"]
 
 
 @pytest.fixture(scope="session")
