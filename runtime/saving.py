@@ -3,6 +3,7 @@
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ class StateSaver:
         weights = [part.save() for part in parts if part.name.startswith("model_")]
         for hook in self._save_hooks.values():
             hook(models, weights, str(directory))
-        left = [Part(f"model_{i}", lambda state=state: state, _not_here) for i, state in enumerate(weights)]
+        left = [Part(f"model_{i}", partial(_as_it_is, state), _not_here) for i, state in enumerate(weights)]
         return [*left, *(part for part in parts if not part.name.startswith("model_"))]
 
     def _named(self) -> Path:
@@ -258,6 +259,10 @@ class StateSaver:
 def _is_ours(directory: Path) -> bool:
     """Whether a directory is a checkpoint, perhaps a damaged one, or what a killed save left."""
     return is_partial(directory) or (directory / MANIFEST).is_file()
+
+
+def _as_it_is(state: Any) -> Any:
+    return state
 
 
 def _not_here(_state: Any) -> None:

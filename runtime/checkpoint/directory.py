@@ -209,7 +209,7 @@ def _swap(temporary: Path, target: Path, *, disk: Disk) -> None:
 def unwritable(target: Path, error: OSError, *, needed_bytes: int) -> CheckpointError:
     """Why a checkpoint could not be written, and how much room it needs."""
     reason = f"checkpoint {target} could not be written: {error.strerror or error}"
-    if not error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return CheckpointError(reason, next_step="look at the directory; what was there before is intact")
     return CheckpointError(
         f"{reason}; it needs {needed_bytes} bytes",

@@ -177,8 +177,12 @@ def _overlap(
         return Request(begin, byte_view(place))
     rows = torch.empty((highs[0] - lows[0], *box.lengths[1:]), dtype=target.dtype)
     cut = rows[(slice(None), *(slice(lows[a] - box.offsets[a], highs[a] - box.offsets[a]) for a in inner))]
-    afterwards.append(lambda: place.copy_(cut) and None)
+    afterwards.append(lambda: _put_in(place, cut))
     return Request(begin, byte_view(rows))
+
+
+def _put_in(place: torch.Tensor, values: torch.Tensor) -> None:
+    place.copy_(values)
 
 
 def _each(data: Any, visit: Callable[[Any], Any]) -> None:

@@ -12,7 +12,7 @@ from ..state_parts import Part, Shard
 from .disk import Disk
 from .index import PartEntry, index_content
 from .manifest import ManifestFile, describe_bytes, own_stem
-from .tensor_file import lay_out, write_tensors
+from .tensor_file import copy_all, lay_out, write_tensors
 from .tree import encode
 
 RNG_PART = "rng"
@@ -48,12 +48,11 @@ class Content:
 
     def copied(self, buffers: Buffers) -> "Content":
         """The same with all that this rank writes in memory of its own."""
-        copies = {}
-        for name, shard in self.tensors.items():
-            copies[name] = (
-                replace(shard, local=_copy(shard.local, f"{self.stem}/{name}", buffers)) if shard.primary else shard
-            )
-        return replace(self, tensors=copies)
+        mine = {name: shard for name, shard in self.tensors.items() if shard.primary}
+        copies = {name: _buffer(shard.local, f"{self.stem}/{name}", buffers) for name, shard in mine.items()}
+        copy_all([(copies[name], shard.local.detach()) for name, shard in mine.items()])
+        copied = {name: replace(shard, local=copies[name]) for name, shard in mine.items()}
+        return replace(self, tensors=self.tensors | copied)
 
     def write(self, disk: Disk, directory: Path, *, prefix: str = "") -> list[ManifestFile]:
         """Write both files and make them safe; returns what to put into the manifest.
@@ -176,9 +175,9 @@ def _identity(shard: Shard) -> tuple[Any, ...] | None:
     return local.data_ptr(), local.device, local.dtype, tuple(local.shape), local.stride(), shard.offsets, shard.shape
 
 
-def _copy(source: torch.Tensor, name: str, buffers: Buffers) -> torch.Tensor:
+def _buffer(source: torch.Tensor, name: str, buffers: Buffers) -> torch.Tensor:
     known = buffers.get(name)
     if known is None or known.shape != source.shape or known.dtype != source.dtype:
         known = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
         buffers[name] = known
-    return known.copy_(source.detach(), non_blocking=source.is_cuda)
+    return known

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .crc import CHUNK_BYTES, crc32, join_sums, split_sums
@@ -23,6 +24,7 @@ from .manifest import ManifestFile, damaged
 _ALIGNMENT = 4096
 _WRITEBACK_BYTES = 32 * CHUNK_BYTES
 _MOST_PIECES = 512
+_COPY_BYTES = 4 * CHUNK_BYTES
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -225,7 +227,7 @@ class _Source:
         if isinstance(self._content, memoryview):
             return self._content[first:last]
         tensor = self._content
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        if tensor.is_contiguous() and not _is_lazy(tensor):
             width = tensor.element_size()
             # Chunks and tensors are aligned, so that no element is cut.
             return byte_view(tensor.view(-1)[first // width : last // width].cpu())
@@ -242,6 +244,25 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().view(-1)
     bytes_: Any = flat.view(torch.uint8).numpy()
     return memoryview(bytes_)
+
+
+def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy tensors into ones of the same shape in host memory: (target, source) each.
+
+    By threads of our own: torch's would wait for one another after every tensor.
+    """
+    pieces: list[tuple[Any, Any]] = []
+    for target, source in (pair for pair in pairs if pair[0].numel()):
+        if source.device.type != "cpu" or not (source.is_contiguous() and target.is_contiguous()) or _is_lazy(source):
+            target.copy_(source, non_blocking=True)
+            continue
+        to, come = (np.frombuffer(byte_view(tensor), dtype=np.uint8) for tensor in (target, source))
+        pieces += [(to[at : at + _COPY_BYTES], come[at : at + _COPY_BYTES]) for at in range(0, len(to), _COPY_BYTES)]
+    _in_threads(lambda number: np.copyto(*pieces[number]), range(len(pieces)))
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg()
 
 
 def _pieces(sources: list[_Source], begins: list[int], start: int, stop: int) -> Iterator[Buffer]:

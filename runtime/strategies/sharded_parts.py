@@ -1,5 +1,7 @@
-"""A sharded model and its optimizer as parts of a checkpoint: each rank saves the boxes that it holds, and reads no more
-than those that it needs, whatever the number of ranks that saved them."""
+"""A sharded model and its optimizer as parts of a checkpoint: each rank saves the boxes that it holds.
+
+When they are loaded it reads those that it needs, whatever the number of ranks that saved them.
+"""
 
 from typing import Any
 

@@ -167,9 +167,8 @@ def _check_manifest(path: str) -> None:
             raise Problem(f"{name} should have {size} bytes and has {os.path.getsize(inner)}")
         found_sums, found_digest = _sums_and_digest(inner, with_digest=digest is not None)
         if found_sums != sums or found_digest != digest:
-            raise Problem(
-                f"{name} is not the file that the manifest names: its {'CRC-32' if found_sums != sums else 'digest'} differs"
-            )
+            what = "CRC-32" if found_sums != sums else "digest"
+            raise Problem(f"{name} is not the file that the manifest names: its {what} differs")
 
 
 def _sums_and_digest(path: str, *, with_digest: bool) -> tuple[str, str | None]:
