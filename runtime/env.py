@@ -111,6 +111,11 @@ def current_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def adopt_environment(variables: Mapping[str, str]) -> None:
+    """Become the rank that these variables describe; for a process that was copied from one that is no rank."""
+    os.environ.update(variables)
+
+
 def _integer(source: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     text = source.get(name, "")
     if not text:
