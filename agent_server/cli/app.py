@@ -13,6 +13,8 @@ import typer
 from runtime.errors import ConfigurationError, ForerunError
 from tools.domain.errors import InvalidInput, NotFound
 
+from .checkpoint import checkpoint_app, merge_weights
+
 app = typer.Typer(
     name="forerun",
     help="Distributed PyTorch training by the book: run small first, launch what a human approved, verify, report.",
@@ -26,10 +28,14 @@ policy_app = typer.Typer(no_args_is_help=True, help="Which launches need which a
 prices_app = typer.Typer(no_args_is_help=True, help="The prices by which costs are estimated.")
 config_app = typer.Typer(invoke_without_command=True, help="The configuration file of `forerun launch`.")
 app.add_typer(config_app, name="config")
+app.add_typer(checkpoint_app, name="checkpoint")
+app.command("merge-weights")(merge_weights)
 app.add_typer(keys_app, name="keys")
 app.add_typer(audit_app, name="audit")
 app.add_typer(policy_app, name="policy")
 app.add_typer(prices_app, name="prices")
+
+_WITHOUT_SETTINGS = ("checkpoint", "merge-weights")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="run id, run-...")]
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST_ID", help="request id, req-...")]
@@ -61,6 +67,8 @@ def options(
     state_dir: Annotated[Path | None, typer.Option(help="instead of FORERUN_STATE_DIR")] = None,
     keys_dir: Annotated[Path | None, typer.Option(help="instead of FORERUN_KEYS_DIR")] = None,
 ) -> None:
+    if context.invoked_subcommand in _WITHOUT_SETTINGS:
+        return
     from agent_server.settings import load_settings
 
     context.obj = load_settings(state_dir=state_dir, keys_dir=keys_dir)
