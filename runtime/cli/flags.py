@@ -12,6 +12,7 @@ from ..config.option_kinds import FALSE_WORDS, TRUE_WORDS, Flag, Many, Option, W
 from ..config.option_table import table
 from ..errors import ConfigurationError
 
+_SEPARATED = "runtime.cli.separated"
 _WORDS = (*TRUE_WORDS, *FALSE_WORDS)
 _LAUNCHERS_OWN = (
     "--num-processes",
@@ -63,8 +64,15 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def misplaced(arguments: Sequence[str]) -> list[str]:
-    """Words among the script's arguments that only a launcher understands; they go to the script all the same."""
+    """Words among the script's arguments that are options of a launcher alone, unless the script has such ones too."""
     return [word for word in arguments if word.partition("=")[0].replace("_", "-") in _LAUNCHERS_OWN]
+
+
+def knows_options(source: str, words: Sequence[str]) -> bool:
+    """Whether a script may have these options itself: it names each, or it reads sys.argv by itself."""
+    names = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
+    spelt = source.replace("-", "_")
+    return "sys.argv" in source or all(name in spelt for name in names)
 
 
 def _read_option(words: Sequence[str]) -> tuple[Typed | None, int]:
@@ -110,17 +118,23 @@ class LaunchCommand(typer.core.TyperCommand):
         except ConfigurationError as error:
             sys.stderr.write(f"error: {error}\n")
             raise typer.Exit(2) from error
+        ours = next((number for number, word in enumerate(words) if "=" not in word or word[:2] != "--"), len(words))
+        ctx.meta[_SEPARATED] = words[ours : ours + 1] == ["--"]
         return super().parse_args(ctx, words)
 
 
 def with_options(function: Callable[..., None], *, document: str | None) -> Callable[..., None]:
-    """The function as typer sees it: script, arguments, and each option of the table as a text."""
+    """The function as typer sees it: script, arguments, each option of the table as a text; and whether -- stood
+    before the script."""
 
     def command(**values: Any) -> None:
         texts = {name: values[name] for name in table() if values.get(name) is not None}
-        function(values["script"], tuple(values["arguments"] or ()), texts)
+        function(
+            values["script"], tuple(values["arguments"] or ()), texts, separated=values["context"].meta[_SEPARATED]
+        )
 
     parameters = {
+        "context": typer.Context,
         "script": Annotated[str, typer.Argument(help="Python script (with -m: module) that every process runs.")],
         "arguments": Annotated[
             list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own, passed on untouched.")
@@ -135,7 +149,7 @@ def with_options(function: Callable[..., None], *, document: str | None) -> Call
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 annotation=annotation,
-                default=inspect.Parameter.empty if name == "script" else None,
+                default=inspect.Parameter.empty if name in ("context", "script") else None,
             )
             for name, annotation in parameters.items()
         ]

@@ -18,7 +18,7 @@ from ..env import current_environment
 from ..errors import ConfigurationError, ForerunError
 from ..masking import redact
 from .checks import Checked, check
-from .flags import LaunchCommand, misplaced, with_options
+from .flags import LaunchCommand, knows_options, misplaced, with_options
 from .foreground import HandLaunch, preview, run
 from .report import Mask, dry_run, explain, file_note
 
@@ -38,7 +38,9 @@ def resolve_launch(texts: Mapping[str, str], environ: Mapping[str, str]) -> Reso
     return apply_hostfile(resolve([typed, variables], load(path) if path is not None else None))
 
 
-def launch(script: str, arguments: tuple[str, ...], texts: Mapping[str, str], *, mask: Mask) -> None:
+def launch(
+    script: str, arguments: tuple[str, ...], texts: Mapping[str, str], *, mask: Mask, separated: bool = False
+) -> None:
     """Start a training script on several processes of this machine and show their output.
 
     A value on the command line wins over its variable FORERUN_NAME, that over the configuration file, that over the
@@ -54,6 +56,8 @@ def launch(script: str, arguments: tuple[str, ...], texts: Mapping[str, str], *,
             explain(resolved, choices, mask=mask, stream=sys.stdout)
             code = 0
         else:
+            if not separated:
+                _require_no_stray(script, arguments, is_module=resolved.get("module"))
             code = _start_or_show(script, arguments, resolved, choices, mask)
     except ForerunError as error:
         sys.stderr.write(f"error: {mask(str(error))}\n")
@@ -90,6 +94,21 @@ def check_launch(script: str, arguments: tuple[str, ...], resolved: Resolved, ch
     )
     gpu_ids = resolved.get("gpu_ids") if resolved["gpu_ids"].is_given else ""
     return check(request, choices, gpu_ids=gpu_ids, num_threads=resolved.get("num_cpu_threads_per_process"))
+
+
+def _require_no_stray(script: str, arguments: tuple[str, ...], *, is_module: bool) -> None:
+    """Refuse an option of launch that stands after a script which has no such option: it would change nothing."""
+    words = misplaced(arguments)
+    if not words or is_module or not Path(script).is_file():
+        return
+    source = Path(script).read_text(errors="replace")
+    if not knows_options(source, words):
+        raise ConfigurationError(
+            f"{', '.join(words)} after {script}, which has no such option",
+            allowed="options of launch before the script, the script's own after it",
+            next_step=f"put {'it' if len(words) == 1 else 'them'} before {script}; "
+            f"or write -- before {script} to pass on whatever follows",
+        )
 
 
 def _misplaced_note(arguments: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.cli.flags import misplaced, normalise
+from runtime.cli.flags import knows_options, misplaced, normalise
 from runtime.config.option_kinds import FALSE_WORDS, TRUE_WORDS, Flag
 from runtime.config.option_table import table
 from runtime.errors import ConfigurationError
@@ -64,3 +64,19 @@ def test_options_of_a_launcher_after_the_script_are_noticed() -> None:
         "num_processes",
     ]
     assert misplaced(words) == ["--num_processes", "--main-process-port=1"]
+
+
+@pytest.mark.parametrize(
+    ("source", "knows"),
+    [
+        ("print(1)", False),
+        ("parser.add_argument('--num_processes')", True),
+        ("parser.add_argument('--num-processes')", True),
+        ("def main(num_processes=1): ...", True),
+        ("parser.add_argument('--num_procs')", False),
+        ("import sys; print(sys.argv[1:])", True),
+    ],
+)
+def test_a_script_knows_an_option_that_it_names_or_reads_by_itself(source: str, knows: bool) -> None:
+    assert knows_options(source, ["--num_processes=2"]) is knows
+    assert knows_options(source, ["--num_processes", "--gpu-ids"]) is ("argv" in source)

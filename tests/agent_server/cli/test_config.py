@@ -224,7 +224,7 @@ def test_precedence_is_shown_with_every_place(home: Home) -> None:
 def test_a_file_is_used_by_a_launch_and_what_it_lost_is_said(home: Home) -> None:
     (home.directory / "c.yaml").write_text("num_processes: 2\ncpu: true\nnum_cpu_threads_per_process: 3\n")
     (home.directory / "train.py").write_text(
-        "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['WORLD_SIZE'])"
+        "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['WORLD_SIZE'])  # and --gpu_ids, its own\n"
     )
     code, stdout, stderr = home.run(
         "launch", "--config_file", "c.yaml", "--num_processes", "1", "train.py", "--gpu_ids", "1"

@@ -87,6 +87,11 @@ def test_options_take_dashes_and_underscores_and_show_in_a_dry_run(author: Autho
         (["--num-processes", "2", "--num_processes=3", "train.py"], "--num-processes is given twice: 2 and 3"),
         (["--python", "/nonexistent", "train.py"], "/nonexistent"),
         (["--log-dir", "train.py/x", "train.py"], "no run directory"),
+        (["train.py", "--num_processes", "2"], "--num_processes after train.py, which has no such option"),
+        (["train.py", "--lr", "1", "--multi-gpu", "--gpu_ids=0"], "--multi-gpu, --gpu_ids=0 after train.py"),
+        (["--machine-rank", "2", "--num-machines", "2", "train.py"], "ranks 0 to 1"),
+        (["--config-file", ".", "train.py"], "."),
+        (["--config-file", "/etc/passwd", "train.py"], "/etc/passwd"),
         ([], "Missing argument"),
     ],
 )
@@ -99,6 +104,12 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert said in stderr
     assert "Traceback" not in stderr
     assert [path.name for path in author.directory.iterdir()] == ["train.py"]
+
+
+def test_after_two_dashes_whatever_follows_is_the_scripts(author: Author) -> None:
+    author.write("import os\nprint(os.environ['WORLD_SIZE'])\n")
+    code, stdout, stderr = author.launch("--cpu", "--", "train.py", "--num_processes", "2")
+    assert (code, stdout) == (0, "1\n"), stderr
 
 
 def test_processes_are_counted_against_gpus() -> None:
