@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ _HERE = Path(__file__).resolve().parent
 _SCRIPT = """
 import json, sys, tempfile
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {here!r})
 import peer_script
 import torch
@@ -81,3 +83,13 @@ def _by_place(failed: list[list[str]]) -> dict[tuple[str, str], list[tuple[str, 
     for function, text, error, case in failed:
         places.setdefault((function, text), []).append((case, error))
     return places
+
+
+@pytest.fixture
+def fresh_accelerator(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An accelerator on the CPU of a process that has none yet."""
+    from runtime import Accelerator, AcceleratorState, PartialState
+
+    monkeypatch.setattr(PartialState, "_process", None)
+    monkeypatch.setattr(AcceleratorState, "_settled", None)
+    return Accelerator(cpu=True)

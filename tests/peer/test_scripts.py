@@ -1,4 +1,4 @@
-"""The scripts with which accelerate 1.15 tests itself, on our names: each assertion holds, or is listed with its reason.
+"""The scripts with which accelerate 1.15 tests itself, on our names: each assertion holds or is listed.
 
 docs/better-on-purpose.md holds the same list in words.
 """
