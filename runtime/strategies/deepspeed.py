@@ -282,12 +282,13 @@ class DeepSpeedStrategy:
     def _engine_config(self, plugin: DeepSpeedPlugin) -> dict[str, Any]:
         """What DeepSpeed is told: windows of one micro-batch, since their length is the runtime's."""
         config = _without_auto(plugin.config)
-        for name in ("train_batch_size", "bf16", "fp16", "gradient_clipping"):
+        for name in ("train_batch_size", "bf16", "fp16"):
             config.pop(name, None)
         half = self._context.precision == "bf16" and plugin.stage > 0
         config |= {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
+            "gradient_clipping": 0.0,  # the default would be 1
             "bf16": {**_without_auto(plugin.config.get("bf16", {})), "enabled": half},
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
