@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,3 +130,17 @@ def test_what_sbatch_says_is_passed_on(slurm: Path, runs: Runs) -> None:
     with pytest.raises(LaunchError, match=r"sbatch refused the job: .*invalid partition"):
         run.submit()
     assert not run.layout.batch_job.exists()
+
+
+def test_a_launch_by_hand_in_a_job_step_of_each_node(slurm: Path, tmp_path: Path) -> None:
+    """The example of docs/launching-clusters.md."""
+    script = "import os; print('rank {RANK} of {WORLD_SIZE} local {LOCAL_RANK}'.format(**os.environ))\n"
+    (tmp_path / "train.py").write_text(script)
+    launch = (
+        f"{sys.executable} -m runtime.cli launch --cpu --num_machines $SLURM_NNODES --machine_rank $SLURM_NODEID"
+        f" --num_processes 4 --main_process_ip $SLURM_LAUNCH_NODE_IPADDR --log-dir {tmp_path / 'runs'} train.py"
+    )
+    words = ["srun", "--nodes=2", "--ntasks-per-node=1", f"--chdir={tmp_path}", "bash", "-c", launch]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120.0, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[rank{r}] rank {r} of 4 local {r % 2}" for r in range(4)]
