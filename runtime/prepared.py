@@ -28,6 +28,7 @@ from .state_fit import check_model, check_optimizer, kind_of
 from .state_parts import Part
 from .strategies.base import ShardsState, Strategy
 from .structures import all_tensors, map_leaves
+from .wrong_use import FirstStep, require_prepared
 
 _SKIPS_WORTH_A_WORD = 3
 
@@ -126,7 +127,9 @@ class Prepared:
             optimizer,
             windows=self.windows,
             scaler=self.precision.scaler,
-            before_step=self.finish_window,
+            before_step=FirstStep(optimizer, self.models, self.finish_window)
+            if self.state.use_distributed
+            else self.finish_window,
             after_step=self._after_step,
             drop_gradients=self.strategy.drop_local_gradients,
             step=self.strategy.step,
@@ -195,6 +198,7 @@ class Prepared:
 
     def backward(self, loss: torch.Tensor, num_items: float | None, **options: Any) -> None:
         """Backward of one micro-batch's loss, scaled so that the window's gradient is a mean."""
+        require_prepared(self.models, self.optimizers)
         if self.opens_windows and not self.windows.is_inside:
             with self.accumulate():
                 self._backward(loss, num_items, **options)

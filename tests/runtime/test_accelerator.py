@@ -147,7 +147,7 @@ def test_free_memory_forgets_what_was_prepared() -> None:
     (model,) = accelerator.free_memory(model)
     assert model is None
     accelerator.prepare(nn.Linear(2, 2))
-    assert [part.name for part in accelerator._prepared.parts()] == ["model_0", "progress"]
+    assert [part.name for part in accelerator._prepared.parts()] == ["model_0", "progress", "window"]
 
 
 @pytest.mark.parametrize(
