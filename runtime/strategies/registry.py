@@ -57,7 +57,7 @@ def get_strategy(name: str, context: StrategyContext) -> Strategy:
     strategy: Strategy = getattr(import_module(f".{module}", __package__), attribute)(context)
     missing = strategy.requirements()
     if missing:
-        raise ConfigurationError("; ".join(missing), next_step="change the strategy or the number of processes")
+        raise ConfigurationError("; ".join(missing), next_step="change what is named, or take another strategy")
     return strategy
 
 
