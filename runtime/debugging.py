@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, unlisted
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]  # of the C module
 
 from .accelerator_state import AcceleratorState
@@ -62,7 +62,7 @@ def debug_launcher(
             allowed="an interpreter or a script that is not distributed",
             next_step="call the function itself: the ranks are there already",
         )
-    store = distributed_c10d.TCPStore(_ADDRESS, 0, num_processes + 1, is_master=True, wait_for_workers=False)
+    store = TCPStore(_ADDRESS, 0, num_processes + 1, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("fork")
     ranks: list[tuple[BaseProcess, Connection]] = []
     try:

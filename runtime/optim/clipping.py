@@ -36,10 +36,17 @@ class GradientClipper:
         self._local_gradients = local_gradients
         self._value = value
 
-    def unscale(self) -> None:
-        """Divide all gradients by the loss scale, once before a step."""
+    def unscale(self, parameters: Sequence[torch.Tensor] | None = None) -> None:
+        """Divide gradients by the loss scale, once before a step.
+
+        Args:
+            parameters: only optimizers of one of these: another model's window may still be open. None means all.
+        """
+        wanted = None if parameters is None else {id(parameter) for parameter in parameters}
         for optimizer in self._optimizers:
-            optimizer.unscale()
+            held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+            if wanted is None or not wanted.isdisjoint(held):
+                optimizer.unscale()
 
     def clip_norm(
         self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float
@@ -49,13 +56,14 @@ class GradientClipper:
         if not self._windows.sync_gradients:
             return nn.utils.get_total_norm(self._local_gradients(listed), norm_type)  # type: ignore[arg-type]  # parameters
         self._finish()
-        self.unscale()
+        self.unscale(listed)
         return self._norm(listed, max_norm=max_norm, norm_type=norm_type)
 
     def clip_value(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
         """Clip each element to [-clip_value, clip_value]; nothing happens inside a window."""
         if not self._windows.sync_gradients:
             return
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         self._finish()
-        self.unscale()
-        self._value(parameters, clip_value)
+        self.unscale(listed)
+        self._value(listed, clip_value)

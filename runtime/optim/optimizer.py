@@ -20,6 +20,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         drop_gradients: forgets gradients that are not in `grad` yet.
         step: the strategy's: (optimizer, closure) -> (result, skipped); None steps the optimizer itself.
         zero_grad: the strategy's: (optimizer, *, set_to_none); None clears through the optimizer itself.
+        update_scale: called after a step with a scaler; None updates the scaler at once.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         drop_gradients: Callable[[Iterable[torch.nn.Parameter]], None] | None = None,
         step: Callable[..., tuple[Any, bool]] | None = None,
         zero_grad: Callable[..., None] | None = None,
+        update_scale: Callable[[], None] | None = None,
     ) -> None:
         # No super().__init__: groups and state are the wrapped optimizer's.
         self.optimizer = optimizer
@@ -47,6 +49,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self._drop_gradients = drop_gradients
         self._step = step
         self._zero_grad = zero_grad
+        self._update_scale = update_scale if update_scale is not None else getattr(scaler, "update", None)
         self._cleared_at = 0
         self._stepped = False
         self._unscaled = False
@@ -66,6 +69,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
         else:
             result = self.optimizer.step(closure)
         self._stepped, self._unscaled = True, False
+        if self._update_scale is not None:
+            self._update_scale()
         if self.step_was_skipped:
             self.num_skipped += 1
             self.skipped_in_a_row += 1
@@ -99,6 +104,11 @@ class PreparedOptimizer(torch.optim.Optimizer):
             return
         self._scaler.unscale_(self.optimizer)
         self._unscaled = True
+
+    @property
+    def is_unscaled(self) -> bool:
+        """Whether its gradients were divided by the loss scale and wait for its step."""
+        return self._unscaled
 
     @property
     def has_waiting_gradients(self) -> bool:
@@ -165,11 +175,10 @@ class PreparedOptimizer(torch.optim.Optimizer):
 
     def _scaled_step(self, closure: Callable[[], Any] | None) -> Any:
         assert self._scaler is not None, "step() asks first"
-        scale_before = self._scaler.get_scale()
         result = self._scaler.step(self.optimizer, *([closure] if closure is not None else []))
-        self._scaler.update()
-        # The scale falls exactly when a gradient overflowed, for fused optimizers too.
-        self.step_was_skipped = self._scaler.get_scale() < scale_before
+        # What a fused optimizer looks at too; the scale falls only with the scaler's next update.
+        found = self._scaler._found_inf_per_device(self.optimizer)
+        self.step_was_skipped = any(bool(value.item()) for value in found.values())
         return result
 
     def _gradients(self) -> list[bool]:
