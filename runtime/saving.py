@@ -15,13 +15,15 @@ from .checkpoint.directory import is_partial, remove, set_aside
 from .checkpoint.disk import Disk
 from .checkpoint.export import parse_size, write_weights
 from .checkpoint.foreign.recognise import foreign_kind
-from .checkpoint.manifest import MANIFEST, is_complete, read_manifest, saved_rng_ranks
+from .checkpoint.manifest import MANIFEST, complete_digests, is_complete, read_manifest, saved_rng_ranks, verify
 from .checkpoint.selection import AUTOMATIC, complete_checkpoints, find_checkpoint, surplus
+from .checkpoint.storage import as_url
 from .checkpoint.weights import secondary_names, sharded_weights, weights_of
 from .errors import CheckpointError, UsageError
 from .migration import load_foreign
 from .options import ProjectConfiguration
 from .prepared import Prepared
+from .remote_saving import RemoteCheckpoints
 from .reporting import RunReporter
 from .state_parts import Part
 
@@ -43,6 +45,8 @@ class StateSaver:
         )
         self._save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
         self._load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
+        staging = None if reporter.layout is None else reporter.layout.checkpoints
+        self._remote = RemoteCheckpoints(prepared.state, staging)
         self._saved_step = 0
         self._resume = prepared.state.environment.resume
         self.iteration = project.iteration
@@ -82,10 +86,13 @@ class StateSaver:
         self._load_hooks[handle.id] = hook
         return handle
 
-    def save(self, output_dir: str | Path | None, *, in_background: bool = False) -> Path:
-        """Write a checkpoint; old automatically named ones go only when it is complete."""
+    def save(self, output_dir: str | Path | None, *, in_background: bool = False) -> Path | str:
+        """Write a checkpoint; old automatically named ones go only when it is complete. Returns its path or URL."""
         self._resume = None
         automatic = output_dir is None or self._project.automatic_checkpoint_naming
+        url = as_url(self._checkpoints() if automatic else output_dir)
+        if url is not None:
+            return self._save_remotely(url, automatic=automatic, in_background=in_background)
         path = self._checkpointer.save(
             lambda: self._named() if automatic else Path(str(output_dir)),
             self._prepared.parts(),
@@ -97,16 +104,58 @@ class StateSaver:
         self.iteration = int(path.name.removeprefix(AUTOMATIC)) + 1 if automatic else self.iteration + 1
         return path
 
-    def load(self, input_dir: str | Path | None) -> Path:
+    def _save_remotely(self, url: str, *, automatic: bool, in_background: bool) -> str:
+        """The same at a URL: by way of a local directory, which is uploaded as a whole."""
+        root, _, name = (url, "", "") if automatic else url.rstrip("/").rpartition("/")
+
+        def target() -> Path:
+            if automatic:
+                self.iteration = self._remote.free_name(root, AUTOMATIC, self.iteration)
+            return self._remote.stage(f"{AUTOMATIC}{self.iteration}" if automatic else name)
+
+        def done(saved: Saved) -> None:
+            self._checkpointer.let_go(saved.path)
+            if self._prepared.state.is_main_process:
+                complete_digests(saved.path)
+            keep = self._project.total_limit if automatic else None
+            self._remote.upload(saved.path, f"{root}/{saved.path.name}", keep=keep)
+            self._report(saved, step=self._saved_step, place=f"{root}/{saved.path.name}")
+
+        path = self._checkpointer.save(
+            target,
+            self._prepared.parts(),
+            self._facts,
+            hook=self._run_save_hooks if self._save_hooks else None,
+            done=done,
+            in_background=in_background,
+        )
+        self.iteration = int(path.name.removeprefix(AUTOMATIC)) + 1 if automatic else self.iteration + 1
+        return f"{root}/{path.name}"
+
+    def load(self, input_dir: str | Path | None) -> Path | str:
         """Load a checkpoint; without a path the one to resume from, once, else the newest automatically named."""
         resume, self._resume = self._resume, None
         path = Path(input_dir) if input_dir is not None else resume or self._checkpoints()
+        url = as_url(input_dir if input_dir is not None else path)
+        if url is None:
+            return self._load_here(path)
+        self._checkpointer.finish()
+        brought, found = self._remote.fetch([url, f"{url}/checkpoints"])
+        try:
+            self._load_here(brought)
+        finally:
+            self._remote.drop(brought)
+        return found
+
+    def _load_here(self, path: Path) -> Path:
         if foreign_kind(path) is not None:
             return self._load_foreign(path)
         models = list(self._prepared.models)
         if self._load_hooks:
             self._checkpointer.finish()
             directory = find_checkpoint(path)
+            manifest = read_manifest(directory)
+            verify(directory, () if manifest is None else manifest.files)  # also what hooks wrote
             for hook in self._load_hooks.values():
                 hook(models, str(directory))
         directory = self._checkpointer.load(path, self._prepared.parts(models), models_by_hook=bool(self._load_hooks))
@@ -133,6 +182,7 @@ class StateSaver:
     def close(self, *, digests: bool = True) -> None:
         """Finish what goes on in the background; without `digests`, those that are missing stay so."""
         self._checkpointer.close(digests=digests)
+        self._remote.close()
 
     def save_weights(self, model: nn.Module, directory: Path, *, max_shard_size: int | str, safe: bool) -> None:
         """Write a model's weights on the main process; all ranks call it, or it alone where the state is replicated."""
@@ -210,10 +260,14 @@ class StateSaver:
             except OSError as error:
                 print(f"forerun: {directory} could not be removed: {error}", file=sys.stderr)  # noqa: T201  # the new one is safe
 
-    def _report(self, saved: Saved, *, step: int | None) -> None:
+    def _report(self, saved: Saved, *, step: int | None, place: str = "") -> None:
         if saved.note:
             print(f"forerun: {saved.note}", file=sys.stderr)  # noqa: T201  # a word to whoever watches the job
-        details = {"path": str(saved.path.absolute()), "seconds": saved.seconds, "size_bytes": saved.size_bytes}
+        details = {
+            "path": place or str(saved.path.absolute()),
+            "seconds": saved.seconds,
+            "size_bytes": saved.size_bytes,
+        }
         self._reporter.event("checkpoint_saved", **details, **({} if step is None else {"step": step}))
 
     def _facts(self) -> Facts:

@@ -229,9 +229,7 @@ class Checkpointer:
             self._post(call, "begin", path=str(path.absolute()), directory=str(replacement.directory.absolute()))
             snapshot = self._snapshot(call, call.parts, replacement.directory)
         except BaseException as error:
-            if replacement is not None:
-                replacement.abandon()
-            self._post(call, "begin" if replacement is None else "end", error=_words(error))
+            self._give_up(call, replacement, error)
             raise
         opened = replacement
         return path, lambda: self._write_first(call, known, opened, snapshot)
@@ -246,13 +244,22 @@ class Checkpointer:
                 self._digester.leave(replacement.target)
                 replacement.commit()
         except BaseException as error:
-            replacement.abandon()
-            self._post(call, "end", error=_words(error))
+            self._give_up(call, replacement, error)
             raise
         self._post(call, "end", save_id=manifest.save_id, size_bytes=manifest.size_bytes)
         self._digester.start(replacement.target)
         seconds = time.monotonic() - call.started_s
         return Saved(replacement.target, seconds, manifest.size_bytes, replacement.note)
+
+    def _give_up(self, call: _Call, replacement: Replacement | None, error: BaseException) -> None:
+        """Tell the others, and remove the directory when none of them writes into it any more."""
+        self._post(call, "begin" if replacement is None else "end", error=_words(error))
+        if replacement is None:
+            return
+        for rank in range(1, 1 if self._replicated else self._state.num_processes):
+            with suppress(ForerunError):
+                self._fetch(call, f"files/{rank}", source=rank)
+        replacement.abandon()
 
     def _begin_adding(self, call: _Call) -> tuple[Path, Callable[[], Saved]]:
         snapshot = self._snapshot(replace(call, hook=None), [part for part in call.parts if part.own], Path())

@@ -36,6 +36,8 @@ def encode(value: Any, place: str, name: Name) -> Any:
         return value
     if isinstance(value, Mapping):
         return _encode_mapping(value, place, name)
+    if type(value) is set and any(isinstance(item, torch.Tensor) for item in value):
+        raise CheckpointError(f"{place} is a tensor in a set", allowed="lists and dicts of tensors")
     if type(value) in (list, tuple, set):
         items = [encode(item, f"{place}[{index}]", name) for index, item in enumerate(value)]
         return items if type(value) is list else {_TAG: type(value).__name__, "v": items}
@@ -156,7 +158,10 @@ class Composed:
         if self.tag == "array":
             return parts.numpy()
         indices, values, shape = parts
-        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True)
+        try:
+            return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=True)
+        except RuntimeError as error:
+            raise CheckpointError(f"a sparse tensor does not fit: {error}", next_step="load another one") from error
 
 
 def dtype_name(dtype: torch.dtype) -> str:
