@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -62,7 +63,11 @@ class Preemption:
         guard = self._prepared.state.guard
         if guard is not None:
             guard.meet("preemption")  # the first to end takes the others down
-        self._reporter.event("preempted", path=str(path.absolute()), step=self._prepared.optimizer_steps)
+        self._reporter.event(
+            "preempted",
+            path=str(path.absolute() if isinstance(path, Path) else path),
+            step=self._prepared.optimizer_steps,
+        )
         raise SystemExit(EXIT_CODE)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

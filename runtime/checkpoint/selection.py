@@ -10,7 +10,7 @@ from .manifest import MANIFEST, Manifest, is_complete, read_manifest, verify
 
 AUTOMATIC = "checkpoint_"
 _PUT_ASIDE = re.compile(r"\.(.+)\.previous")
-_NUMBERED = re.compile(r"checkpoint_\d+")
+NUMBERED = re.compile(r"checkpoint_\d+")
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -38,7 +38,7 @@ def find_checkpoint(path: Path) -> Path:
 
 def newest_checkpoint(root: Path) -> Path | None:
     """The complete checkpoint below `root` that its manifest says was saved last."""
-    found = [(_age(manifest), directory) for directory, manifest in complete_checkpoints(root)]
+    found = [(age(manifest), directory) for directory, manifest in complete_checkpoints(root)]
     return max(found)[1] if found else None
 
 
@@ -67,7 +67,7 @@ def surplus(root: Path, *, keep: int) -> list[Path]:
     """
     if keep < 1:
         raise CheckpointError(f"keep {keep} checkpoints", allowed="at least 1", next_step="keep the newest")
-    named = [(_age(m), d) for d, m in complete_checkpoints(root) if _NUMBERED.fullmatch(d.name)]
+    named = [(age(m), d) for d, m in complete_checkpoints(root) if NUMBERED.fullmatch(d.name)]
     return [directory for _, directory in sorted(named)[: max(0, len(named) - keep)]]
 
 
@@ -79,5 +79,5 @@ def prune(root: Path, *, keep: int, disk: Disk | None = None) -> list[Path]:
     return doomed
 
 
-def _age(manifest: Manifest) -> tuple[int, int, float]:
+def age(manifest: Manifest) -> tuple[int, int, float]:
     return manifest.iteration, manifest.optimizer_steps, manifest.saved_at_s

@@ -49,10 +49,11 @@ class CheckpointDuty(Duty):
         *,
         async_save: bool = False,
         **save_model_func_kwargs: Any,
-    ) -> Path:
-        """Write a checkpoint; on all ranks, or on the main process alone. Returns its path.
+    ) -> Path | str:
+        """Write a checkpoint; on all ranks, or on the main process alone. Returns its path, or its URL.
 
         Args:
+            output_dir: a directory, or a URL that fsspec knows (s3://bucket/run/last).
             safe_serialization: accepted for either value; nothing in a checkpoint of ours is pickled.
             save_model_func_kwargs: refused by name; a checkpoint has one format.
             async_save: go on as soon as the state is copied, and write it beside the training. One save at a time:
@@ -71,8 +72,8 @@ class CheckpointDuty(Duty):
         input_dir: str | Path | None = None,
         load_kwargs: dict[str, Any] | None = None,
         **load_model_func_kwargs: Any,
-    ) -> Path:
-        """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path.
+    ) -> Path | str:
+        """Load a checkpoint, else `resume_from` or the newest; on all ranks together. Returns its path, or its URL.
 
         Args:
             load_kwargs, load_model_func_kwargs: refused by name where they hold something.
