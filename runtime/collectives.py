@@ -13,6 +13,8 @@ from .structures import leaves, map_leaves
 
 Reduction = Literal["mean", "sum", "max", "none"]
 _REDUCTIONS = ("mean", "sum", "max", "none")
+_METRICS = "gather_for_metrics"
+_METRIC_OBJECTS = "gather_for_metrics of objects"
 
 
 def gather(tensor: Any) -> Any:
@@ -32,9 +34,9 @@ def gather(tensor: Any) -> Any:
 
 def gather_uneven(data: Any) -> Any:
     """Like gather, but dimension 0 may differ between ranks (0 included); nothing is padded in the result."""
-    _require_tensors(data, "gather_for_metrics")
-    described = _meet("gather_for_metrics", data)
-    _same(described, "gather_for_metrics", _all_but_length, "make all other dimensions equal")
+    _require_tensors(data, _METRICS)
+    described = _meet(_METRICS, data)
+    _same(described, _METRICS, _all_but_length, "make all other dimensions equal")
     order = iter(range(len(described[0])))
 
     def one(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,11 +53,43 @@ def gather_object(object: Any) -> list[Any]:  # the Accelerate API's name
     if state.guard is None:
         return list(object) if isinstance(object, (list, tuple)) else [object]
     state.guard.meet("gather_object")
-    received: list[Any] = [None] * state.num_processes
-    dist.all_gather_object(received, object)
-    if all(isinstance(item, (list, tuple)) for item in received):
-        return [element for item in received for element in item]
-    return received
+    return _gather_objects(object)
+
+
+def gather_objects_for_metrics(data: Any) -> list[Any]:
+    """Like gather_object; ranks that have no more batches take part by give_nothing, and are left out."""
+    guard = PartialState().guard
+    if guard is None:
+        return gather_object(data)
+    guard.meet(_METRIC_OBJECTS)
+    return _gather_objects(data)
+
+
+def give_nothing(operation: str, details: Any) -> bool:
+    """Take part in another rank's gather_for_metrics without having anything to give.
+
+    Args:
+        operation, details: with which the other rank has come to the next meeting.
+
+    Returns:
+        False if it came to anything else; then nothing has been done.
+    """
+    state = PartialState()
+    assert state.guard is not None, "there are other ranks"
+    if operation == _METRIC_OBJECTS:
+        state.guard.meet(operation)
+        _gather_objects(_Nothing())
+    elif operation == _METRICS:
+        own = [[path, dtype, [0, *shape[1:]]] for path, dtype, shape in details]
+        described = state.guard.meet(operation, details=own)
+        _same(described, operation, _all_but_length, "make all other dimensions equal")
+        for place, (_, dtype, shape) in enumerate(own):
+            kind: torch.dtype = getattr(torch, dtype.removeprefix("torch."))
+            empty = torch.empty(shape, dtype=kind, device=state.device)
+            _gather_tensor(empty, [rank[place][2][0] for rank in described])
+    else:
+        return False
+    return True
 
 
 def reduce(tensor: Any, reduction: Reduction = "mean", scale: float = 1.0) -> Any:
@@ -112,6 +146,19 @@ def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_fi
         return _pad(leaf, dim, longest, pad_index, pad_first)
 
     return map_leaves(one, tensor)
+
+
+class _Nothing:
+    """In place of an object from a rank that has none."""
+
+
+def _gather_objects(own: Any) -> list[Any]:
+    received: list[Any] = [None] * PartialState().num_processes
+    dist.all_gather_object(received, own)
+    given = [item for item in received if not isinstance(item, _Nothing)]
+    if all(isinstance(item, (list, tuple)) for item in given):
+        return [element for item in given for element in item]
+    return given
 
 
 def _pad(tensor: torch.Tensor, dim: int, length: int, value: float, first: bool) -> torch.Tensor:

@@ -128,6 +128,23 @@ class Guard:
         names = [f"post/{key}" for key in keys]
         return [raw.decode() for raw in self._store.multi_get(names)] if self._store.check(names) else None
 
+    def withdraw(self, key: str) -> None:
+        """Take back a word that was posted."""
+        self._store.delete_key(f"post/{key}")
+
+    def next_meeting(self) -> tuple[str, Any] | None:
+        """The operation to which another rank has come and this one has not yet, and that rank's details."""
+        for rank in range(self._world_size):
+            key = self._key(self._sequence + 1, rank)
+            if rank != self._rank and self._store.check([key]):
+                operation, _, details = json.loads(self._store.multi_get([key])[0])
+                return operation, details
+        return None
+
+    def has_left(self, rank: int) -> bool:
+        """Whether this rank comes to no further collective."""
+        return self._store.check([f"left/{rank}"])
+
     def wait_for_words(self, keys: Sequence[str], *, operation: str) -> list[str]:
         """Wait for the words under these keys, one of each rank, as long as it takes: what comes first may be long.
 

@@ -15,6 +15,7 @@ from .data.loader import PreparedLoader, loader_seed, prepare_loader
 from .errors import UsageError
 from .mesh import effective_batch
 from .optim.clipping import GradientClipper
+from .optim.loss_scale import LossScale
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
 from .optim.window import AccumulationWindows, scale_gradients
@@ -80,12 +81,14 @@ class Prepared:
         self._keeper = WindowKeeper(
             self.windows, self.optimizers, held=strategy.held_gradients, hold=strategy.hold_gradients
         )
+        self._loss_scale: LossScale | None = None
+        if precision.scaler is not None:
+            self._loss_scale = LossScale(precision.scaler, self.optimizers, local_gradients=strategy.local_gradients)
         self._accumulation = accumulation
         self.configuration = loaders
         self._reporter = reporter
         self._window_models: tuple[nn.Module, ...] = ()
-        self._trained_loaders: set[int] = set()
-        self._joining = False
+        self._trained_loaders = self.activity.trained
         self.opens_windows = False
         self.scheduler_steps = 1
 
@@ -128,12 +131,13 @@ class Prepared:
             windows=self.windows,
             scaler=self.precision.scaler,
             before_step=FirstStep(optimizer, self.models, self.finish_window)
-            if self.state.use_distributed
+            if self.state.use_distributed and not self.strategy.flattens
             else self.finish_window,
             after_step=self._after_step,
             drop_gradients=self.strategy.drop_local_gradients,
             step=self.strategy.step,
             zero_grad=self.strategy.zero_grad,
+            update_scale=None if self._loss_scale is None else self._loss_scale.stepped,
         )
         if place:
             prepared.move_state(self.state.device)
@@ -191,8 +195,8 @@ class Prepared:
             if even_batches is not None:
                 for loader in self.loaders:
                     stack.enter_context(loader.evened(even_batches))
-            self._joining = True
-            stack.callback(setattr, self, "_joining", False)
+            self.activity.joining = True
+            stack.callback(setattr, self.activity, "joining", False)
             stack.enter_context(self.strategy.join(models))
             yield
 
@@ -211,10 +215,17 @@ class Prepared:
             self._begin_training(iteration)
         if self.smoke is not None:
             self.smoke.saw_backward(None if iteration is None else iteration.loader, loss, num_items)
+        if num_items is not None and self.activity.joining:
+            raise UsageError(
+                "backward(num_items=...) inside join_uneven_inputs: ranks that have ended cannot add their items",
+                allowed="mean losses there",
+                next_step="train with even_batches=True, or without num_items",
+            )
         factor = self.windows.loss_factor(self._parameters(), num_items)
         if factor != 1.0:
             loss = loss * factor
-        if self.precision.scaler is not None:
+        if self.precision.scaler is not None and self._loss_scale is not None:
+            self._loss_scale.settle()
             loss = self.precision.scaler.scale(loss)
         loss.backward(**options)  # type: ignore[no-untyped-call]  # untyped in torch
 
@@ -234,7 +245,7 @@ class Prepared:
         length = None if iteration is None else iteration.length
         if all_tensors(data) and not as_objects:
             return collectives.gather_uneven(map_leaves(lambda leaf: valid_part(leaf, num_valid, length), data))
-        return collectives.gather_object(valid_part(data, num_valid, length))
+        return collectives.gather_objects_for_metrics(valid_part(data, num_valid, length))
 
     def forget_gradients(self) -> None:
         """Begin anew: gradients computed before a checkpoint was loaded belong to another state."""
@@ -388,7 +399,7 @@ class Prepared:
         self._trained_loaders.add(id(loader))
         lengths = loader.lengths()
         window = self.windows.num_steps
-        if not self._joining and lengths is not None and len({-(-length // window) for length in lengths}) > 1:
+        if not self.activity.joining and lengths is not None and len({-(-length // window) for length in lengths}) > 1:
             raise UsageError(
                 f"even_batches=False gives the ranks {lengths} batches: in training, some ranks would wait forever",
                 allowed="as many optimizer steps on every rank",

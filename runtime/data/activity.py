@@ -39,6 +39,10 @@ class Activity:
 
     def __init__(self) -> None:
         self._running: list[Iteration] = []
+        self.trained: set[int] = set()
+        """Ids of the loaders of which a batch has had a backward."""
+        self.joining = False
+        """Ranks may train on different numbers of batches: those that have ended take part by themselves."""
 
     def yielded(self, iteration: Iteration) -> None:
         """Note that this iteration hands its current batch to the loop now."""

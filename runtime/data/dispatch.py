@@ -15,6 +15,7 @@ from .position import LoaderPosition
 from .samplers import Sharding
 from .sources import IndexedSource, SourceBatch
 from .streams import StreamSource
+from .uneven import UnevenPass
 
 _OPERATION = "the next dispatched batch"
 
@@ -29,12 +30,7 @@ class DispatchedSource(StreamSource):
         super().__init__(loader, sharding, all_ranks=True)
 
     def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
-        rounds = self._rounds(position) if self.sharding.rank == 0 else None
-        more = True
-        while more:
-            batch, more = _receive(rounds)
-            if batch is not None:
-                yield batch
+        return _received(self._rounds(position) if self.sharding.rank == 0 else None, self.sharding)
 
     def _rounds(self, position: LoaderPosition) -> Iterator[Round]:
         waiting: list[deque[SourceBatch]] = [deque() for _ in range(self.sharding.world_size)]
@@ -64,12 +60,7 @@ class DispatchedIndices:
         self._shares = [IndexedSource(loader, replace(sharding, rank=rank)) for rank in ranks]
 
     def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
-        rounds = self._rounds(position) if self.sharding.rank == 0 else None
-        more = True
-        while more:
-            batch, more = _receive(rounds)
-            if batch is not None:
-                yield batch
+        return _received(self._rounds(position) if self.sharding.rank == 0 else None, self.sharding)
 
     def count(self, rank: int, position: LoaderPosition) -> int:
         return self._own.count(rank, position)
@@ -79,6 +70,20 @@ class DispatchedIndices:
         while True:
             batches = [next(share, None) for share in shares]
             yield batches, any(batch is not None and not batch.is_last for batch in batches)
+
+
+def _received(rounds: Iterator[Round] | None, sharding: Sharding) -> Iterator[SourceBatch]:
+    """This rank's batches, for as many rounds as rank 0 deals."""
+    guard = PartialState().guard
+    uneven = UnevenPass(guard, rank=sharding.rank, world_size=sharding.world_size) if guard is not None else None
+    more, done = True, False
+    while more:
+        if done and uneven is not None:
+            uneven.attend_until(_OPERATION)  # the others may gather metrics before they come to the next round
+        batch, more = _receive(rounds)
+        if batch is not None:
+            done = batch.is_last
+            yield batch
 
 
 def _receive(rounds: Iterator[Round] | None) -> tuple[SourceBatch | None, bool]:

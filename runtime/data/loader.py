@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import UsageError
 from ..options import DataLoaderConfiguration
 from ..seeding import derive_seed
+from ..state import PartialState
 from ..structures import send_to_device
 from .activity import Activity, Iteration, LoaderLimit
 from .already_sharded import refuse_sharded
@@ -19,6 +21,7 @@ from .samplers import Sharding
 from .seedable import BatchSamplerShard, seedable
 from .sources import IndexedSource, Source, nominal_size
 from .streams import StreamSource
+from .uneven import UnevenPass
 
 
 class PreparedLoader:
@@ -146,6 +149,8 @@ class PreparedLoader:
         self._next_epoch, self._resumes = start.epoch + 1, False
         position = self.position = replace(start, readers=list(start.readers))
         per_round = self.sharding.base_batches(1)
+        uneven = self._uneven_pass()
+        finished = False
         try:
             for batch in self._source.batches(start):
                 position.advance(per_round, batch.reader)
@@ -157,10 +162,23 @@ class PreparedLoader:
                 yield self._placed(batch.data)
                 if self._limit is not None and self._limit.ends(self, iteration.num_yielded):
                     break
+            finished = True
         finally:
             self._activity.ended(iteration)
+            if uneven is not None:
+                uneven.leave(iteration.num_yielded)
+        if uneven is not None and finished:
+            uneven.wait_for_others(iteration.num_yielded, training=id(self) in self._activity.trained)
         if self.position is position:
             self.position = position.at(start.epoch + 1, in_progress=False)
+
+    def _uneven_pass(self) -> UnevenPass | None:
+        """Where ranks may take different numbers of batches."""
+        sharding = self.sharding
+        if sharding.even or sharding.world_size == 1 or self._activity.joining or not dist.is_initialized():
+            return None
+        guard = PartialState().guard
+        return UnevenPass(guard, rank=sharding.rank, world_size=sharding.world_size) if guard is not None else None
 
     def _placed(self, data: Any) -> Any:
         return data if self._device is None else send_to_device(data, self._device, self._non_blocking)

@@ -66,6 +66,8 @@ class DealtStream(IterableDataset[Any]):
 
     def begin(self, position: LoaderPosition) -> None:
         """Let the next pass begin at this position."""
+        # Here first: data sets that share their epoch among processes cannot be told by several workers at a time.
+        set_epoch(self.dataset, position.epoch)
         self._begun.copy_(torch.tensor([position.seed, position.epoch, position.turn, *position.readers]))
 
     def __iter__(self) -> Iterator[list[SourceBatch | None]]:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from runtime.data.activity import Activity
 from runtime.data.loader import PreparedLoader, prepare_loader, skip_first_batches
-from runtime.errors import CheckpointError, ConfigurationError, UsageError
+from runtime.errors import CheckpointError, UsageError
 from runtime.options import DataLoaderConfiguration
 
 
@@ -249,9 +249,10 @@ def test_a_loader_that_is_sharded_already_is_refused() -> None:
         _prepare(DataLoader(data, sampler=sampler), world=2)
 
 
-def test_dispatching_a_data_set_with_indices_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="dispatch_batches"):
-        _prepare(_shuffled(), dispatch_batches=True)
+def test_dispatching_in_one_process_is_reading() -> None:
+    dispatched = _prepare(_shuffled(), dispatch_batches=True)
+    assert _pass(dispatched) == _pass(_prepare(_shuffled()))
+    assert len(dispatched) == 10
 
 
 def test_skipping_needs_a_prepared_loader() -> None:
