@@ -167,11 +167,19 @@ def _estimate_lines(request: ApprovalRequest) -> Iterator[str]:
     yield f"Memory: {_interval(estimate.memory_bytes, lambda b: f'{b / 2**30:.2f} GiB')}"
     cost = _interval(estimate.cost, lambda c: f"{c:.2f}")
     yield f"Cost:   {cost} {visible(estimate.currency)}".rstrip()
+    if _is_above_ceiling(request):
+        yield "WARNING: the estimate is above the ceiling of cost: the supervisor will stop the run there"
     yield f"Price source: {visible(estimate.price_source) or UNKNOWN}"
     hours = estimate.device_hours
     yield f"Device hours: {UNKNOWN if hours is None else f'{hours:.3f}'}"
     yield f"Method: {visible(estimate.method)}; past accuracy: {visible(estimate.past_accuracy)}"
     yield from _list("Unknown in this estimate", estimate.unknowns, empty="nothing")
+
+
+def _is_above_ceiling(request: ApprovalRequest) -> bool:
+    if request.plan is None or request.plan.ceilings.cost is None or request.estimate.cost is None:
+        return False
+    return request.estimate.cost.value * request.plan.num_runs > request.plan.ceilings.cost
 
 
 def _policy_lines(request: ApprovalRequest) -> Iterator[str]:

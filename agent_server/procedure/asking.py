@@ -13,7 +13,7 @@ from tools.estimate_cost import estimate_cost
 from tools.request_approval import build_request
 
 from .comparing import against_base
-from .ruling import assessment, estimate_is_current, rules
+from .ruling import assessment, estimate_is_current, require_enforceable_cost, rules
 from .workplace import Workplace, layout_of, require_plan
 
 
@@ -78,6 +78,7 @@ def request_approval(place: Workplace, plan_id: str, reason: str) -> Asked:
     require_transition(record, PlanState.REQUESTED)
     now = rules(place)
     _require_current_estimate(record, now.prices)
+    require_enforceable_cost(record, now)
     request = build_request(
         record,
         store=place.store.identity,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from agent_server.approvals.policy.assess import assess
+from agent_server.approvals.policy.assess import amounts, assess
 from agent_server.approvals.policy.check import Rules, facts_of, rules_of
 from agent_server.approvals.policy.device_use import device_use
 from runtime.config.plan import ProcessLayout, TrainingPlan
@@ -60,6 +60,22 @@ def require_small_smoke_run(plan: TrainingPlan, now: Rules) -> None:
                 allowed=f"up to {limits.max_wall_time_s} s and {limits.max_device_hours} device hours without approval",
                 next_step="validate_inputs with base_plan_id and a smaller smoke_wall_time_s",
             )
+
+
+def require_enforceable_cost(record: PlanRecord, now: Rules) -> None:
+    """A ceiling of cost that no supervisor could enforce is none.
+
+    Raises:
+        Refused: the plan has one, and its cost is unknown.
+    """
+    if record.plan is None or record.plan.ceilings.cost is None:
+        return
+    found = amounts(record.plan, record.estimate, now.prices.prices)
+    if found.cost is None:
+        raise Refused(
+            f"max_cost {record.plan.ceilings.cost:g} cannot be enforced: the cost is {found.words()}",
+            next_step="ask the user to apply a price list, or validate_inputs with base_plan_id and without max_cost",
+        )
 
 
 def estimate_is_current(estimate: CostEstimate, layout: ProcessLayout, prices: PriceList | None) -> bool:

@@ -29,7 +29,7 @@ from tools.leftovers import mark_prepared
 from tools.request_approval import launch_refusals, member_refusals
 
 from .comparing import in_words
-from .ruling import assessment, require_small_smoke_run, rules
+from .ruling import assessment, require_enforceable_cost, require_small_smoke_run, rules
 from .workplace import Workplace, layout_of, require_plan
 
 _CLAIM_POLL_S = 0.05
@@ -110,6 +110,7 @@ def launch_training(place: Workplace, plan_id: str, member: int | None = None) -
             f"plan {plan_id} is {record.state.value}: a smoke run, an estimate and an approval come before the launch",
             next_step=NEXT_TOOL[record.state],
         )
+    require_enforceable_cost(record, rules(place))
     drift = _drift(place, record.plan, record.smoke)
     enrolled = place.store.keys()
     key = next((k for k in enrolled if k.key_id == approval.decision.key_id), None)
