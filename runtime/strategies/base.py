@@ -53,11 +53,17 @@ class Strategy(Protocol):
     name: str
     distributed_type: str
     """What Accelerator.distributed_type says; empty for what follows from devices and processes."""
+    flattens: bool
+    """A prepared optimizer holds flat parts of its model's parameters in their place."""
     replicated: bool
     """Every rank holds the whole state: rank 0 alone can save it. If not, all ranks gather it together."""
 
     def requirements(self) -> list[str]:
         """Why this strategy cannot run here, in words; empty if it can."""
+        ...
+
+    def dtypes(self) -> dict[str, str]:
+        """Parts of the dtype plan (parameters, compute, reduction, output) that are this strategy's own."""
         ...
 
     def begin_prepare(self, things: Sequence[Any], *, batch_sizes: Sequence[int], accumulation: int) -> None:
@@ -181,10 +187,14 @@ class WholeModel:
 
     name: str
     distributed_type = ""
+    flattens = False
     replicated = True
 
     def __init__(self, context: StrategyContext) -> None:
         self._context = context
+
+    def dtypes(self) -> dict[str, str]:
+        return {}
 
     def place(self, model: nn.Module) -> nn.Module:
         return model.to(self._context.device)

@@ -29,6 +29,7 @@ class DeepSpeedStrategy:
 
     name = "deepspeed"
     distributed_type = "DEEPSPEED"
+    flattens = True
 
     def __init__(self, context: StrategyContext) -> None:
         self._context = context

@@ -41,6 +41,7 @@ class Fsdp2Strategy:
 
     name = "fsdp2"
     distributed_type = "FSDP"
+    flattens = False
     replicated = False
 
     def __init__(self, context: StrategyContext) -> None:
@@ -56,6 +57,12 @@ class Fsdp2Strategy:
     def requirements(self) -> list[str]:
         kind = self._context.device.type
         return [] if kind in _DEVICES else [f"strategy fsdp2 runs on {' and '.join(_DEVICES)}, not on {kind}"]
+
+    def dtypes(self) -> dict[str, str]:
+        policy = self._precision_policy()
+        computed = policy.param_dtype
+        given = {"compute": computed, "reduction": policy.reduce_dtype or computed, "output": policy.output_dtype}
+        return {name: str(dtype).removeprefix("torch.") for name, dtype in given.items() if dtype is not None}
 
     def place(self, model: nn.Module) -> nn.Module:
         return model  # sharding moves the parts, so that no device holds the whole
