@@ -46,16 +46,20 @@ def test_the_window_of_the_launch_is_the_scripts_unless_it_says_otherwise(
     assert (code, stdout) == (0, f"{window}\n"), stderr
 
 
-@pytest.mark.parametrize("how", [("--use_fsdp",), ("--strategy", "fsdp")])
-def test_a_smoke_run_under_fsdp_shows_all_its_evidence(author: Author, how: tuple[str, ...]) -> None:
+def test_a_smoke_run_under_fsdp_shows_all_its_evidence(author: Author) -> None:
     author.write(TRAIN)
-    options = ("--cpu", "--num_processes", "2", *how, "--gradient_accumulation_steps", "2")
+    options = ("--cpu", "--num_processes", "2", "--use_fsdp", "--gradient_accumulation_steps", "2")
+    _, by_flag, _ = author.launch(*options, "--dry-run", "train.py")
+    other = [option.replace("--use_fsdp", "--strategy=fsdp") for option in options]
+    _, by_word, _ = author.launch(*other, "--dry-run", "train.py")
+    assert "FORERUN_STRATEGY=fsdp" in by_flag
+    assert "FORERUN_STRATEGY=fsdp" in by_word
     code, stdout, stderr = author.launch(*options, "train.py", FORERUN_SMOKE_STEPS="12", OMP_NUM_THREADS="1")
     assert code == 0, stderr
     assert sorted(stdout.splitlines()) == [f"[rank{rank}] FSDP DTensor" for rank in (0, 1)]
     (layout,) = author.runs()
     events = {event.event: event.details for event in read_events(layout.events)}
-    assert events["run_started"]["strategy"] == "fsdp"
+    assert events["run_started"]["strategy"] == "fsdp2"
     assert events["batch_arithmetic"]["effective"] == 4 * 2 * 2
     assert events["checkpoint_loaded"] == {"path": str(layout.checkpoints / "smoke"), "equal": True}
     assert events["smoke_steps_done"] == {"steps": 12}

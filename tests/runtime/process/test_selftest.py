@@ -36,12 +36,14 @@ def rows(table: str) -> dict[tuple[str, str], str]:
     return found
 
 
+@pytest.mark.alone
 def test_a_set_up_that_works_says_what_was_tried_and_what_was_not(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("num_processes: 2\nmixed_precision: bf16\ncpu: true\nstrategy: deepspeed\n")
-    code, stdout, stderr = self_test(tmp_path, "--config-file", "c.yaml", PATH="/usr/bin:/bin")
+    code, stdout, stderr = self_test(tmp_path, "--config-file", "c.yaml", PATH=str(tmp_path))
     assert (code, stderr) == (0, ""), stdout
     seen = rows(stdout)
-    assert seen["GPU", ""] == "not tried"
+    assert seen["GPU", ""] == seen["2 processes, deepspeed, cpu", ""] == "not tried"
+    assert "needs a C++ compiler" in stdout
     for check in ("start", "training", "checkpoint"):
         assert seen["1 process, cpu", check] == "ok"
     for strategy in ("ddp", "fsdp"):
