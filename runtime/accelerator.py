@@ -1,6 +1,7 @@
 """The Accelerator: what a training script talks to. It delegates, and holds no backend's code."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from .options import (
     sort_handlers,
 )
 from .precision.amp import get_precision
+from .precision.dtype_plan import announce, plan_dtypes
 from .preemption import Preemption
 from .prepared import Prepared
 from .reporting import RunReporter
@@ -86,6 +88,9 @@ class Accelerator(
         megatron_lm_plugin, torch_tp_plugin: not in this version; anything but None is refused by name.
         absent: refused, since nobody has it.
 
+    Attributes:
+        dtype_plan: dtypes of parameters, computation, gradient reduction and output; logged at level INFO and recorded.
+
     Raises:
         ConfigurationError: a setting is unknown, contradicts another, or has no backend in this version.
     """
@@ -125,9 +130,10 @@ class Accelerator(
         generators = rng_settings(rng_types)
         compilation = settle_compilation(dynamo_plugin, dynamo_backend)
         given_dims = parallel_dims(parallelism_config)
+        zero = deepspeed_plugins if deepspeed_plugin is None else deepspeed_plugin
         chosen = choose_strategy(
             read_environment(),
-            {"fsdp_plugin": fsdp_plugin, "deepspeed_plugin": deepspeed_plugin or deepspeed_plugins},
+            {"fsdp_plugin": fsdp_plugin, "deepspeed_plugin": zero},
             dims=given_dims,
             ddp_options=changed_keywords(handlers.ddp),
         )
@@ -160,7 +166,7 @@ class Accelerator(
             DistributedType(strategy.distributed_type or process.distributed_type),
             {
                 "fsdp_plugin": fsdp_plugin,
-                "deepspeed_plugin": deepspeed_plugin or deepspeed_plugins,
+                "deepspeed_plugin": zero,
                 "dynamo_plugin": dynamo_plugin,
                 "parallelism_config": parallelism_config,
             },
@@ -201,11 +207,13 @@ class Accelerator(
             reporter=self._reporter,
         )
         self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)
-        self._begin_run()
+        self._begin_run(handlers.autocast.enabled)
         if generators:
             self._prepared.limit = SynchronizedStart(generators, self._prepared.limit)
 
-    def _begin_run(self) -> None:
+    def _begin_run(self, autocasts: bool) -> None:
+        self.dtype_plan = plan_dtypes(self.mixed_precision, autocasts=autocasts, own=self._prepared.strategy.dtypes())
+        announce(self.dtype_plan, is_main=self.is_main_process)
         self._reporter.event(
             "run_started",
             world_size=self.num_processes,
@@ -213,6 +221,7 @@ class Accelerator(
             mixed_precision=self.mixed_precision,
             strategy=self._prepared.strategy.name,
             torch=torch.__version__,
+            dtypes=asdict(self.dtype_plan),
         )
         if (num_steps := self.state.environment.smoke_steps) is not None:
             smoke = SmokeRun(num_steps, reporter=self._reporter, checkpoint=self._saver.save_and_compare)

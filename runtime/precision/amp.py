@@ -93,7 +93,17 @@ class AutocastPrecision:
 def get_precision(
     name: str, *, device: torch.device, scaler_options: dict[str, Any], autocast_options: dict[str, Any]
 ) -> FullPrecision | AutocastPrecision:
-    """The precision of this name: no, bf16 or fp16."""
+    """The precision of this name: no, bf16 or fp16.
+
+    Raises:
+        ConfigurationError: fp16 on a device without a loss scaler.
+    """
     if name == "no":
         return FullPrecision()
+    if name == "fp16" and device.type == "xla":
+        raise ConfigurationError(
+            "mixed_precision='fp16' on xla, for which torch has no loss scaler",
+            allowed="bf16 or no there",
+            next_step="use mixed_precision='bf16'",
+        )
     return AutocastPrecision(name, device=device, scaler_options=scaler_options, autocast_options=autocast_options)

@@ -50,6 +50,14 @@ class DeepSpeedStrategy:
             wants_fp16=self._context.precision == "fp16",
         )
 
+    def dtypes(self) -> dict[str, str]:
+        plugin = self._plugins[self._selected]
+        if self._context.precision != "bf16" or plugin.stage == 0:
+            return {}
+        kept = "bfloat16 (float32 copies in the optimizer)"
+        reduction = plugin.config.get("communication_data_type") or "bfloat16"
+        return {"parameters": kept, "compute": "bfloat16", "reduction": reduction}
+
     def select_options(self, name: str) -> None:
         if name not in self._plugins:
             raise ConfigurationError(
