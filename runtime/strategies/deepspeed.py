@@ -83,10 +83,14 @@ class DeepSpeedStrategy:
         if optimizer is None:  # nothing to shard it by: it is only evaluated
             return model.to(self._context.device)
         _require_fit(model)
+        for step in sorted(self._context.passes, key=lambda step: step.place):
+            model = step.apply(model, None)
         require_group(self._context)
         plugin = self._plugins[self._selected]
         groups = _take_groups(optimizer) if plugin.stage else _groups(optimizer)
-        library = load(builds_allowed="nvme" in (plugin.offload_optimizer, plugin.offload_param))
+        library = load(
+            self._context.device.type, builds_allowed="nvme" in (plugin.offload_optimizer, plugin.offload_param)
+        )
         before = optimizer.state_dict() if optimizer.state else None
         optimizer.state.clear()
         with quiet():

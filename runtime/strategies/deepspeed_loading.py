@@ -41,14 +41,18 @@ def missing_for(device: str, *, offloads_to_nvme: bool, wants_fp16: bool) -> lis
     return missing
 
 
-def load(*, builds_allowed: bool) -> ModuleType:
+def load(device: str, *, builds_allowed: bool) -> ModuleType:
     """The library, quiet.
 
     Args:
+        device: the kind on which it is to train; by itself it takes the fastest.
         builds_allowed: whether its extensions may be compiled.
     """
     with quiet():
         library, ops = import_module(_LIBRARY), import_module(f"{_LIBRARY}.ops")
+        chosen = import_module(f"{_LIBRARY}.accelerator")
+        if chosen.get_accelerator().device_name() != device and device == "cpu":
+            chosen.set_accelerator(import_module(f"{_LIBRARY}.accelerator.cpu_accelerator").CPU_Accelerator())
     logging.getLogger(_LOGGER).setLevel(logging.ERROR)
     if not builds_allowed:
         ops.__compatible_ops__["deepspeed_shm_comm"] = False
