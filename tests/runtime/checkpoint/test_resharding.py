@@ -253,3 +253,26 @@ def test_a_save_by_the_main_process_alone_is_an_error_in_seconds_that_names_the_
     assert "rank 1 did not come within 2 s" in first["errors"][3]
     assert len(second["errors"]) == 3
     assert max(first["seconds"] + second["seconds"]) < 15
+
+
+def test_of_replicas_of_a_shard_one_writes_it_and_it_loads_on_one_rank(run_ranks, tmp_path: Path) -> None:
+    save = (
+        MODEL
+        + """
+from runtime.mesh import ParallelDims
+accelerator = Accelerator(cpu=True, fsdp_plugin=Plugin(sharding_strategy="HYBRID_SHARD"),
+                          parallelism_config=ParallelDims(data_replicate=2, data_shard=2))
+model, optimizer = accelerator.prepare(small := Small(), torch.optim.AdamW(small.parameters(), lr=0.05))
+train(accelerator, model, optimizer, 3)
+accelerator.save_state("sharded")
+weights, state = whole(accelerator, model, optimizer)
+if accelerator.is_main_process:
+    torch.save({"weights": dict(weights), "state": state}, HERE / "saved.pt")
+say(ok=accelerator._saver._checkpointer.matches(Path("sharded"), accelerator._prepared.parts()))
+"""
+    )
+    assert all(said["ok"] for said in run_ranks(save, ranks=4).said)
+    boxes = {rank: (tmp_path / "sharded" / f"state.rank{rank}.safetensors").exists() for rank in range(4)}
+    assert boxes == {0: True, 1: True, 2: False, 3: False}
+    (said,) = run_ranks(LOAD, ranks=1).said
+    assert [same for same, _ in said["results"]] == [True, True]
