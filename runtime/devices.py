@@ -32,7 +32,7 @@ def pick_device(kind: str, *, local_rank: int, local_world_size: int) -> torch.d
     """The device of this process.
 
     Args:
-        kind: one of DEVICE_KINDS, or empty to take the fastest that is here.
+        kind: one of DEVICE_KINDS, or empty to take the first that is here of cuda, mps, a TPU, cpu.
 
     Raises:
         ConfigurationError: the kind is unknown, absent on this machine, or has fewer devices than ranks.
@@ -45,13 +45,13 @@ def pick_device(kind: str, *, local_rank: int, local_world_size: int) -> torch.d
     if kind == "mps":
         return _mps(local_world_size)
     if kind == "xla":
-        return _xla()
+        return _xla(local_world_size)
     raise ConfigurationError(f"device kind {kind!r}", allowed=", ".join(DEVICE_KINDS), next_step="correct the device")
 
 
 def communication_backend(device: torch.device) -> str:
     """The torch.distributed backend; on CUDA, gloo stays for tensors in host memory."""
-    return {"cuda": "cpu:gloo,cuda:nccl", "xla": "xla"}.get(device.type, "gloo")
+    return {"cuda": "cpu:gloo,cuda:nccl"}.get(device.type, "gloo")
 
 
 def synchronize(device: torch.device) -> None:
@@ -60,6 +60,14 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+    elif device.type == "xla":
+        import_module("torch_xla").sync(wait=True)
+
+
+def end_step(device: torch.device) -> None:
+    """An optimizer has stepped: XLA runs what it has only written down so far, the others have begun long ago."""
+    if device.type == "xla":
+        import_module("torch_xla").sync()
 
 
 def release_cached_memory(device: torch.device) -> None:
@@ -134,7 +142,14 @@ def _text(value: str | bytes) -> str:
 def _fastest() -> str:
     if torch.cuda.is_available():
         return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "xla" if _has_tpu() else "cpu"
+
+
+def _has_tpu() -> bool:
+    """torch_xla may be installed where there is no TPU; its own CPU device is slower than torch's."""
+    return find_spec("torch_xla") is not None and import_module("torch_xla.runtime").device_type() == "TPU"
 
 
 def _cuda(local_rank: int, local_world_size: int) -> torch.device:
@@ -162,8 +177,14 @@ def _mps(local_world_size: int) -> torch.device:
     return torch.device("mps")
 
 
-def _xla() -> torch.device:
+def _xla(local_world_size: int) -> torch.device:
     if find_spec("torch_xla") is None:
         raise MissingDependencyError("device xla needs torch_xla", next_step="install torch_xla for your TPU")
+    if local_world_size > 1:
+        raise ConfigurationError(
+            f"{local_world_size} processes on xla: this version has no communication between XLA devices",
+            allowed="one process on xla",
+            next_step="start one process, or use several on cuda or cpu",
+        )
     device: torch.device = import_module("torch_xla").device()
     return device

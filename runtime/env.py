@@ -14,6 +14,7 @@ MIXED_PRECISION = "FORERUN_MIXED_PRECISION"
 ACCUMULATION = "FORERUN_GRADIENT_ACCUMULATION_STEPS"
 CPU_ONLY = "FORERUN_CPU"
 DEVICE = "FORERUN_DEVICE"
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 RESUME = "FORERUN_RESUME"
 BATCH_JOB = "FORERUN_BATCH_JOB"
 STRATEGY = "FORERUN_STRATEGY"
@@ -114,6 +115,11 @@ def current_environment() -> dict[str, str]:
 def adopt_environment(variables: Mapping[str, str]) -> None:
     """Become the rank that these variables describe; for a process that was copied from one that is no rank."""
     os.environ.update(variables)
+
+
+def set_default(name: str, value: str) -> None:
+    """Set a variable that a library reads later, unless it is set."""
+    os.environ.setdefault(name, value)
 
 
 def _integer(source: Mapping[str, str], name: str, default: int, *, least: int) -> int:

@@ -1,6 +1,6 @@
 """The prepared objects of one Accelerator, and the training step that goes through all of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from . import collectives
 from .data.activity import Activity, Iteration, LoaderLimit, valid_part
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
+from .devices import end_step
 from .errors import UsageError
 from .mesh import effective_batch
 from .optim.clipping import GradientClipper
@@ -19,22 +20,21 @@ from .optim.loss_scale import LossScale
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
 from .optim.window import AccumulationWindows, scale_gradients
-from .optim.window_state import WindowKeeper, merge_windows
+from .optim.window_state import WindowKeeper
 from .options import DataLoaderConfiguration, GradientAccumulationPlugin
 from .precision.base import Precision
+from .prepared_state import PreparedState
 from .reporting import RunReporter
 from .smoke import SmokeRun
 from .state import PartialState
-from .state_fit import check_model, check_optimizer, kind_of
-from .state_parts import Part
-from .strategies.base import ShardsState, Strategy
+from .strategies.base import Strategy
 from .structures import all_tensors, map_leaves
 from .wrong_use import FirstStep, require_prepared
 
 _SKIPS_WORTH_A_WORD = 3
 
 
-class Prepared:
+class Prepared(PreparedState):
     """Wraps what the script hands over, and runs backward and the accumulation window over it.
 
     Args:
@@ -247,30 +247,6 @@ class Prepared:
             return collectives.gather_uneven(map_leaves(lambda leaf: valid_part(leaf, num_valid, length), data))
         return collectives.gather_objects_for_metrics(valid_part(data, num_valid, length))
 
-    def forget_gradients(self) -> None:
-        """Begin anew: gradients computed before a checkpoint was loaded belong to another state."""
-        self.windows.reset()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(discard=True)
-
-    def window_state(self) -> dict[str, Any] | None:
-        """What this rank holds for the next optimizer step (counts and its own gradients); None between windows.
-
-        Raises:
-            CheckpointError: the strategy cannot give it away.
-        """
-        forms = [(model, self.strategy.unwrap_model(model)) for model in self.models]
-        return self._keeper.take(forms, self._named_parameters())
-
-    def load_window_state(self, state: dict[str, Any] | None) -> None:
-        """Go on inside the window that window_state took down (see also optim.window_state.merge_windows).
-
-        Raises:
-            CheckpointError: it belongs to other models, optimizers or to another strategy.
-        """
-        self.forget_gradients()
-        self._keeper.put_back(state, self.models, self._named_parameters())
-
     def trains(self, loader: PreparedLoader) -> bool:
         """Whether a batch of this loader has had a backward."""
         return id(loader) in self._trained_loaders
@@ -280,24 +256,6 @@ class Prepared:
         """Steps that changed parameters; with several optimizers, of the one that took most."""
         return max((optimizer.num_steps for optimizer in self.optimizers), default=0)
 
-    def parts(self, models: Sequence[nn.Module] | None = None) -> list[Part]:
-        """Everything that a checkpoint holds; `models` stand for all prepared ones."""
-        chosen = self.models if models is None else models
-        parts = [self._model_part(index, model) for index, model in enumerate(chosen)]
-        parts += [self._optimizer_part(index, prepared.optimizer) for index, prepared in enumerate(self.optimizers)]
-        for index, prepared in enumerate(self.schedulers):
-            name, kind = f"scheduler_{index}", kind_of(prepared.scheduler)
-            parts.append(Part(name, prepared.state_dict, prepared.load_state_dict, kind=kind))
-        groups: list[tuple[str, Iterable[Any]]] = [("loader", self.loaders), ("custom", self.custom)]
-        for group, things in groups:
-            parts += [Part(f"{group}_{i}", thing.state_dict, thing.load_state_dict) for i, thing in enumerate(things)]
-        scaler = self.precision.scaler
-        if scaler is not None:
-            parts.append(Part("scaler", scaler.state_dict, scaler.load_state_dict))
-        parts.append(Part("progress", self._progress, self._restore_progress))
-        parts.append(Part("window", self.window_state, self.load_window_state, own=True, merge=merge_windows))
-        return parts
-
     def clear(self) -> None:
         """Forget everything."""
         for things in (self.models, self.optimizers, self.schedulers, self.loaders, self.custom):
@@ -305,29 +263,6 @@ class Prepared:
         self._window_models = ()
         self._trained_loaders.clear()
         self.windows.reset()
-
-    def _model_part(self, index: int, model: nn.Module) -> Part:
-        strategy, name = self.strategy, f"model_{index}"
-        if isinstance(strategy, ShardsState):
-            return strategy.model_part(name, model)
-        return Part(
-            name,
-            save=lambda: strategy.state_dict(model),
-            load=lambda state: strategy.load_state_dict(model, state),
-            choose=lambda stored: check_model(stored, strategy.unwrap_model(model)) if strategy.replicated else stored,
-        )
-
-    def _optimizer_part(self, index: int, optimizer: torch.optim.Optimizer) -> Part:
-        strategy, name = self.strategy, f"optimizer_{index}"
-        if isinstance(strategy, ShardsState):
-            return strategy.optimizer_part(name, optimizer)
-        return Part(
-            name,
-            save=lambda: strategy.optimizer_state_dict(optimizer),
-            load=lambda state: strategy.load_optimizer_state_dict(optimizer, state),
-            choose=lambda stored: check_optimizer(stored, optimizer) if strategy.replicated else stored,
-            kind=kind_of(optimizer),
-        )
 
     def _add(self, thing: Any, place: bool) -> Any:
         if isinstance(thing, nn.Module):
@@ -346,29 +281,6 @@ class Prepared:
                     split = self.configuration.split_batches
                     sizes.append(size // self.state.num_processes if split else size)
         return sizes
-
-    def _progress(self) -> dict[str, Any]:
-        return {"optimizers": [[o.num_steps, o.num_skipped, o.skipped_in_a_row] for o in self.optimizers]}
-
-    def _restore_progress(self, state: dict[str, Any]) -> None:
-        for optimizer, counts in zip(self.optimizers, state["optimizers"], strict=False):
-            optimizer.num_steps, optimizer.num_skipped, optimizer.skipped_in_a_row = counts
-
-    def _named_parameters(self) -> dict[str, nn.Parameter]:
-        """All that can have a gradient: of the models by name, and of the optimizers by place."""
-        named = {
-            f"model_{index}.{name}": parameter
-            for index, model in enumerate(self.models)
-            for name, parameter in self.strategy.unwrap_model(model).named_parameters()
-        }
-        known = {id(parameter) for parameter in named.values()}
-        loose = {
-            f"optimizer_{index}.{place}": parameter
-            for index, optimizer in enumerate(self.optimizers)
-            for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
-            if id(parameter) not in known
-        }
-        return named | loose
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the window's models, and those of optimizers that belong to no prepared model."""
@@ -420,6 +332,7 @@ class Prepared:
         )
 
     def _after_step(self, optimizer: PreparedOptimizer, skipped: bool) -> None:
+        end_step(self.state.device)
         if skipped:
             in_a_row = optimizer.skipped_in_a_row
             self._reporter.event(

@@ -2,12 +2,14 @@
 
 import hashlib
 import random
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from .env import CUBLAS_WORKSPACE, set_default
 from .errors import CheckpointError, UsageError
 
 
@@ -16,8 +18,15 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
 
     Args:
         device_specific: add the rank, so that ranks draw different numbers.
-        deterministic: also make torch refuse operations without a deterministic implementation.
+        deterministic: also make torch refuse operations without a deterministic implementation, cuDNN choose its
+            kernels without timing them, and cuBLAS use a fixed workspace (before the first use of the GPU).
+
+    Raises:
+        UsageError: the seed is no integer that every generator takes, or device_specific before ranks are known.
     """
+    if not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
+        raise UsageError(f"set_seed({seed!r})", allowed="an integer of 64 bits", next_step="pass a number, such as 42")
+    seed = int(seed)
     if device_specific:
         if not dist.is_initialized() and dist.is_torchelastic_launched():
             raise UsageError(
@@ -28,7 +37,11 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+    if "torch_xla" in sys.modules:
+        sys.modules["torch_xla"].manual_seed(seed)
     if deterministic:
+        set_default(CUBLAS_WORKSPACE, ":4096:8")
+        torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
 
 
