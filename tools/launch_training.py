@@ -77,7 +77,7 @@ def prepare_run(
 def _copy_manifests(plan: TrainingPlan, store: Path, layout: RunLayout) -> None:
     """What the prologue compares the files of data directories with; without it a directory counts as a whole."""
     for file in plan.data:
-        if file.num_files is not None and (entries := read_manifest(store, file.sha256)) is not None:
+        if file.num_files and (entries := read_manifest(store, file.sha256)) is not None:
             store_manifest(layout.manifests, entries)
 
 

@@ -102,6 +102,8 @@ def _data(old: Sequence[DataFile], new: Sequence[DataFile]) -> Iterator[str]:
             yield f"{where} {'added' if was is None else 'removed'}"
         elif was.sha256 != now.sha256 or was.size_bytes != now.size_bytes:
             yield f"{where} changed ({_content(was, now)})"
+        elif was.num_files != now.num_files:
+            yield f"{where}: {was.num_files or 'one file'} -> {now.num_files or 'one file'} (files in it)"
         else:
             yield f"{where}: digest {was.mode} -> {now.mode}"
     if not named:

@@ -110,7 +110,7 @@ def _plan_lines(plan: TrainingPlan) -> Iterator[str]:
 
 
 def _extent(file: DataFile) -> str:
-    if file.num_files is None:
+    if file.num_files == 0:
         return f"{file.size_bytes} bytes"
     return f"{file.num_files} files, {file.size_bytes} bytes, each known by name"
 

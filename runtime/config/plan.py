@@ -55,7 +55,7 @@ class DataFile(Frozen):
     size_bytes: int = Field(ge=0)
     sha256: Digest
     mode: Literal["full", "sampled"] = "full"
-    num_files: int | None = Field(default=None, description="of a directory; None: a file")
+    num_files: int = Field(default=0, ge=0, description="in a directory, whose manifest names them; 0: one file")
 
 
 class Interpreter(Frozen):
@@ -158,7 +158,7 @@ class TrainingPlan(Frozen):
         later = {name for name in ("inherited_hashes", "sweep") if not getattr(self, name)}
         content = self.model_dump(mode="json", exclude=later or None)  # older plans keep their digest
         for file in content["data"]:
-            if file["num_files"] is None:
+            if file["num_files"] == 0:
                 del file["num_files"]
         return digest_json(content)
 

@@ -111,9 +111,9 @@ def data_drift(data: Sequence[DataFile], *, manifests: Path | None = None) -> li
 def _drift(file: DataFile, manifests: Path | None) -> list[str]:
     path, name = Path(file.path), f"data {file.role} {file.path}"
     try:
-        if file.num_files is not None and not path.is_dir():
+        if file.num_files and not path.is_dir():
             return [f"{name}: {'no directory any more' if path.exists() else 'missing'}"]
-        before = read_manifest(manifests, file.sha256) if manifests and file.num_files is not None else None
+        before = read_manifest(manifests, file.sha256) if manifests and file.num_files else None
         if before is not None:
             after, _ = _entries(path, file.mode)
             return _file_lines(name, before, after)

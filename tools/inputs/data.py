@@ -104,6 +104,6 @@ def digest_all(data: DeclaredData, notes: Notes) -> tuple[tuple[DataFile, ...], 
             text = f"{role} {path.name}: {file.size_bytes} bytes are more than 4 GiB; of each file above 64 MiB only "
             notes.warning("data_sampled", f"{text}size and 64 pieces of 1 MiB are covered")
         found.append(file)
-        if file.num_files is not None:
+        if file.num_files:
             manifests.append(entries)
     return tuple(found), manifests

@@ -132,7 +132,7 @@ def _plan(material: ReportMaterial) -> Iterator[NotVerified]:
             yield _gap(f"assumption:{setting.name}", _assumed(setting.name, setting.value))
     for file in plan.data:
         if file.mode == "sampled":
-            what = "the file" if file.num_files is None else "its files above 64 MiB"
+            what = "the file" if file.num_files == 0 else "its files above 64 MiB"
             reason = f"its digest covers samples of {what}, not every byte"
             yield _gap(f"data_sampled:{file_name(file.path)}", reason)
     if plan.seed is None:
