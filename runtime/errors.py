@@ -49,6 +49,12 @@ class NoExecutableBatchSizeError(ForerunError, RuntimeError):
     code = "no_executable_batch_size"
 
 
+class NonFiniteGradientsError(ForerunError, RuntimeError):
+    """Gradients are NaN or infinite, and clip_grad_norm_ was asked to say so."""
+
+    code = "nonfinite_gradients"
+
+
 class StateResetError(UsageError, AttributeError):
     """A state object is used after the process's state was reset."""
 

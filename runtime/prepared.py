@@ -77,6 +77,7 @@ class Prepared(PreparedState):
             finish=self.finish_window,
             local_gradients=strategy.local_gradients,
             value=strategy.clip_grad_value,
+            has_scaler=precision.scaler is not None,
         )
         self._keeper = WindowKeeper(
             self.windows, self.optimizers, held=strategy.held_gradients, hold=strategy.hold_gradients

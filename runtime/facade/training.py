@@ -99,10 +99,20 @@ class TrainingDuty(Duty):
             each.unscale()
 
     def clip_grad_norm_(
-        self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float, norm_type: float = 2.0
+        self,
+        parameters: Iterable[torch.Tensor] | torch.Tensor,
+        max_norm: float,
+        norm_type: float = 2.0,
+        *,
+        error_if_nonfinite: bool = False,
     ) -> torch.Tensor:
-        """Clip the finished window's gradients to a total norm; returns the true norm before."""
-        return self._prepared.clipper.clip_norm(parameters, max_norm, norm_type)
+        """Clip the finished window's gradients to a total norm; returns the true norm before, the same on every rank.
+
+        Args:
+            error_if_nonfinite: raise NonFiniteGradientsError where the norm is NaN or infinite; else the gradients
+                become NaN. Under fp16 neither matters: the scaler skips the step.
+        """
+        return self._prepared.clipper.clip_norm(parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
 
     def clip_grad_value_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
         self._prepared.clipper.clip_value(parameters, clip_value)
