@@ -1,5 +1,6 @@
-"""The document's launch commands, as written, with `forerun` for `accelerate` (S4); S3 is in the wizard's tests."""
+"""The document's launch commands, as written, with `forerun` for `accelerate` (S4, S7); S3 is in the wizard's tests."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,29 @@ def test_gpus_that_are_not_here_are_refused_and_the_dry_run_shows_the_launch(
     shown = [line for line in stdout.splitlines() if line.startswith("  rank ")]
     assert shown == [f"  rank {rank}: local rank {rank}, device cuda:{rank}" for rank in ranks]
     assert "refused here: --multi-gpu, but there is no GPU" in stdout
+
+
+def test_a_deepspeed_json_as_the_configuration_file_decides_strategy_precision_and_window(author: Author) -> None:
+    """S7"""
+    config = {
+        "zero_optimization": {"stage": 1},
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+    }
+    author.write(json.dumps(config), "deepspeed_config.json")
+    author.write(
+        "from runtime import Accelerator\nimport torch\naccelerator = Accelerator()\nmodel = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "loader = torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=2)\n"
+        "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+        "for x in loader:\n    with accelerator.accumulate(model):\n"
+        "        accelerator.backward(model(x).square().mean()); optimizer.step(); optimizer.zero_grad()\n"
+        "print(accelerator.distributed_type, accelerator.mixed_precision, accelerator.gradient_accumulation_steps)\n"
+        "accelerator.end_training()\n"
+    )
+    code, stdout, stderr = author.launch("--config_file", "deepspeed_config.json", "train.py")
+    assert (code, stdout.splitlines()[-1:]) == (0, ["DEEPSPEED bf16 2"]), stderr
 
 
 @pytest.mark.alone
