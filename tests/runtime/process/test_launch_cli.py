@@ -174,6 +174,20 @@ def test_a_run_directory_is_its_owners_alone(author: Author) -> None:
     assert author.runs()[0].root.stat().st_mode & 0o077 == 0
 
 
+def test_secrets_are_masked_without_the_servers_packages_too(author: Author) -> None:
+    """C76"""
+    author.write(ARGV)
+    secrets = ("--hub_token", "SECRET-1", "--url", "https://me:SECRET-2@host/x")
+    code, stdout, stderr = author.launch(
+        "--cpu", "--log-dir", "/runs?api_key=SECRET-3", "--dry-run", "train.py", *secrets
+    )
+    assert code == 0, stderr
+    assert "SECRET-" not in stdout + stderr
+    code, stdout, stderr = author.launch("--python", "/nonexistent?password=SECRET-4", "train.py")
+    assert code == 2
+    assert "SECRET-" not in stderr
+
+
 def test_two_launches_at_once_do_not_meet(author: Author) -> None:
     """C11 (a), (b): no port given, and port 0."""
     author.write(OK)
