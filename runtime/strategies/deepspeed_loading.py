@@ -50,6 +50,7 @@ def load(device: str, *, builds_allowed: bool) -> ModuleType:
     """
     with quiet():
         library, ops = import_module(_LIBRARY), import_module(f"{_LIBRARY}.ops")
+        _import_muon()
         chosen = import_module(f"{_LIBRARY}.accelerator")
         if chosen.get_accelerator().device_name() != device and device == "cpu":
             chosen.set_accelerator(import_module(f"{_LIBRARY}.accelerator.cpu_accelerator").CPU_Accelerator())
@@ -59,6 +60,16 @@ def load(device: str, *, builds_allowed: bool) -> ModuleType:
     # It calls torch's collectives by names that torch has replaced.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     return library
+
+
+def _import_muon() -> None:
+    """Muon is refused, but reductions ask for its module, and that compiles its kernels: seconds for nothing."""
+    compiler: Any = import_module(f"{_LIBRARY}.runtime.compiler")
+    compiling, compiler.compile = compiler.compile, lambda *_, **__: lambda function: function
+    try:
+        import_module(f"{_LIBRARY}.runtime.zero.muon.original_muon")
+    finally:
+        compiler.compile = compiling
 
 
 def gathered(parameters: Sequence[Any], **options: Any) -> AbstractContextManager[None]:
