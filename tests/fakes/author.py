@@ -18,10 +18,11 @@ class Author:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.prefix: tuple[str, ...] = ()
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "runtime.cli", "launch", *arguments],
+            [*self.prefix, sys.executable, "-m", "runtime.cli", "launch", *arguments],
             cwd=self.directory,
             env={**current_environment(), **environment},
             stdin=subprocess.DEVNULL,

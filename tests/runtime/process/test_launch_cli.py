@@ -255,9 +255,12 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_int_and_term_reach_the_workers(
-    author: Author, until: Callable[..., Any], number: signal.Signals, code: int
+@pytest.mark.parametrize(
+    ("number", "got", "code"),
+    [(signal.SIGINT, "SIGINT", 130), (signal.SIGTERM, "SIGTERM", 143), (signal.SIGHUP, "SIGTERM", 143)],
+)
+def test_int_term_and_hup_reach_the_workers(
+    author: Author, until: Callable[..., Any], number: signal.Signals, got: str, code: int
 ) -> None:
     author.write(
         "import signal, sys, time\n"
@@ -270,8 +273,22 @@ def test_int_and_term_reach_the_workers(
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == code, stderr
-    assert stdout.count(f"got {number.name}") == 2
+    assert stdout.count(f"got {got}") == 2
     assert author.result().state == "cancelled"
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing(author: Author, until: Callable[..., Any]) -> None:
+    """C13"""
+    author.write(
+        "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('went on')\n"
+    )
+    author.prefix = ("nohup",)
+    with author.start("train.py") as process:
+        until(lambda: "ready" in _outputs(author), "the rank")
+        process.send_signal(signal.SIGHUP)
+        (author.directory / "go").touch()
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, stdout) == (0, "ready\nwent on\n"), stderr
 
 
 def test_a_second_ctrl_c_kills_at_once(author: Author, until: Callable[..., Any]) -> None:
