@@ -27,8 +27,11 @@ class ListsParameters(Protocol):
         ...
 
 
-def load_foreign(directory: Path, prepared: Prepared) -> ForeignContents:
+def load_foreign(directory: Path, prepared: Prepared, *, models: Sequence[nn.Module]) -> ForeignContents:
     """Load what Accelerate or DeepSpeed saved; all ranks together.
+
+    Args:
+        models: the prepared ones without those that hooks have loaded.
 
     Returns:
         What was read, with everything in `left_out` that was not carried over.
@@ -40,11 +43,11 @@ def load_foreign(directory: Path, prepared: Prepared) -> ForeignContents:
     error: ForerunError | None = None
     try:
         contents = read_foreign(directory, rank=state.process_index)
-        plan = _plan(contents, prepared)
+        plan = _plan(contents, prepared, models)
     except ForerunError as caught:
         error = caught
     _agree(error, directory, prepared)
-    for model, weights in zip(prepared.models, plan.models, strict=True):
+    for model, weights in plan.models:
         prepared.strategy.load_state_dict(model, weights)
     for optimizer, values in zip(prepared.optimizers, plan.optimizers, strict=True):
         prepared.strategy.load_optimizer_state_dict(optimizer.optimizer, values)
@@ -70,13 +73,13 @@ class _Plan:
     """
 
     def __init__(self, contents: ForeignContents) -> None:
-        self.models: list[dict[str, Any]] = []
+        self.models: list[tuple[nn.Module, dict[str, Any]]] = []
         self.optimizers: list[dict[str, Any]] = []
         self.schedulers: list[dict[str, Any]] = []
         self.told = contents
 
 
-def _plan(contents: ForeignContents, prepared: Prepared) -> _Plan:
+def _plan(contents: ForeignContents, prepared: Prepared, models: Sequence[nn.Module]) -> _Plan:
     plan, notes = _Plan(contents), list(contents.left_out)
     counts = [
         ("models", len(contents.models), len(prepared.models)),
@@ -92,7 +95,9 @@ def _plan(contents: ForeignContents, prepared: Prepared) -> _Plan:
             next_step="prepare (and register) them before load_state",
         )
     inner = [prepared.strategy.unwrap_model(model) for model in prepared.models]
-    plan.models = [_fitting_model(*pair) for pair in zip(inner, contents.models, strict=True)]
+    for model, bare, weights in zip(prepared.models, inner, contents.models, strict=True):
+        if any(model is wanted for wanted in models):
+            plan.models.append((model, _fitting_model(bare, weights)))
     for wrapped, foreign in zip(prepared.optimizers, contents.optimizers, strict=True):
         groups = _parameter_groups(prepared, wrapped.optimizer)
         plan.optimizers.append(_fitting_optimizer(foreign, groups, inner))

@@ -1,5 +1,6 @@
 """Saving to and loading from a URL: a checkpoint is written to a local directory first, or brought into one."""
 
+import atexit
 import shutil
 import tempfile
 import time
@@ -29,6 +30,7 @@ class RemoteCheckpoints:
         self._root = root
         self._storage = storage
         self._staged: list[Path] = []
+        self._watches_exit = False
 
     def stage(self, name: str) -> Path:
         """Where rank 0 writes a checkpoint before it is uploaded. The one before the last is deleted."""
@@ -36,6 +38,9 @@ class RemoteCheckpoints:
             self._root.mkdir(parents=True, exist_ok=True)
         while len(self._staged) > 1:
             shutil.rmtree(self._staged.pop(0), ignore_errors=True)
+        if not self._watches_exit:
+            self._watches_exit = True
+            atexit.register(self._at_exit)
         self._staged.append(Path(tempfile.mkdtemp(dir=self._root, prefix=".staged-")))
         return self._staged[-1] / name
 
@@ -58,7 +63,15 @@ class RemoteCheckpoints:
         root, _, name = url.rpartition("/")
         storage, rank = self._storage(root), self._state.process_index
         if self._state.is_main_process:
-            storage.upload(directory, name)
+            try:
+                storage.upload(directory, name)
+            except CheckpointError as error:
+                self._staged = [path for path in self._staged if path != directory.parent]  # it is the only one now
+                raise CheckpointError(
+                    f"{error.what}; the checkpoint lies in {directory}",
+                    allowed=error.allowed,
+                    next_step=error.next_step,
+                ) from error
             if keep is not None:
                 storage.prune(keep=keep)
         elif (directory / f"{own_stem(rank)}.{MANIFEST}").is_file():
@@ -111,6 +124,14 @@ class RemoteCheckpoints:
         for path in self._staged:
             shutil.rmtree(path, ignore_errors=True)
         self._staged.clear()
+
+    def _at_exit(self) -> None:
+        """Of a script that ends without end_training()."""
+        try:
+            self.close()
+        except (ForerunError, RuntimeError):  # the other ranks, or their store, may be gone
+            for path in self._staged:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _bring(self, urls: list[str]) -> tuple[str, str]:
         for url in urls:

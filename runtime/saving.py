@@ -166,7 +166,10 @@ class StateSaver:
     def _load_foreign(self, path: Path) -> Path:
         """Load what Accelerate or DeepSpeed saved, and say what was not carried over."""
         self._checkpointer.finish()
-        contents = load_foreign(path, self._prepared)
+        models = list(self._prepared.models)
+        for hook in self._load_hooks.values():
+            hook(models, str(path))
+        contents = load_foreign(path, self._prepared, models=models)
         if self._prepared.state.is_main_process:
             for note in contents.left_out:
                 print(f"forerun: {path}: {note}", file=sys.stderr)  # noqa: T201  # a word to whoever migrates

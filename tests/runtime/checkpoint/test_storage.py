@@ -1,7 +1,10 @@
 """Checkpoints at URLs: whole or not there, the newest by its manifest, bounded attempts, nothing lost here."""
 
 import itertools
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,7 +170,7 @@ def test_a_damaged_file_is_refused_when_it_is_loaded(url: str, tmp_path: Path) -
 def test_unknown_kinds_and_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckpointError, match="nosuch"):
         Storage("nosuch://bucket")
-    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(MissingDependencyError, match="needs a package"):
         Storage("memory://bucket")
 
@@ -239,3 +242,38 @@ def test_ranks_save_to_and_load_from_a_url(run_ranks: RunRanks, tmp_path: Path) 
     for said in ended.said:
         for name in ("replicated", "sharded"):
             assert said[name] == [f"{url}/{name}", f"{url}/{name}", True, True]
+
+
+def test_a_failed_upload_names_the_local_copy_and_keeps_it(url: str, tmp_path: Path) -> None:
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(nn.Linear(2, 2))
+    remote = accelerator._saver._remote
+    remote._storage = lambda root: flaky(root, 3, times=10_000)[0]
+    with pytest.raises(CheckpointError, match=r"the line is cut.*the checkpoint lies in /") as caught:
+        accelerator.save_state(f"{url}/last")
+    accelerator._saver.close()
+    left = Path(caught.value.what.rpartition(" lies in ")[2])
+    nn.init.constant_(model.weight, 5.0)
+    accelerator.load_state(left)
+    assert float(model.weight[0, 0].detach()) != 5.0
+    shutil.rmtree(left.parent)
+    remote._storage = Storage
+    assert accelerator.save_state(f"{url}/last") == f"{url}/last", "the run goes on"
+    accelerator._saver.close()
+
+
+def test_a_script_that_just_ends_leaves_no_local_copy(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    script = (
+        "import torch; from runtime import Accelerator\n"
+        "accelerator = Accelerator(cpu=True); accelerator.prepare(torch.nn.Linear(2, 2))\n"
+        f"accelerator.save_state('file://{tmp_path}/remote/last', async_save=True)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=55, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert [name for name, _ in Storage(f"file://{tmp_path}/remote").checkpoints()] == ["last"]
+    assert list(scratch.iterdir()) == []

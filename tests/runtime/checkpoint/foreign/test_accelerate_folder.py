@@ -153,6 +153,19 @@ def test_other_objects_than_were_saved_are_refused_by_name(accelerate_folders: P
     assert not optimizer.state
 
 
+def test_a_hook_may_load_the_model_itself(accelerate_folders: Path, net: ModuleType) -> None:
+    accelerator = Accelerator(cpu=True)
+    model, optimizer, _ = build_elsewhere(net)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    before = model.odd.detach().clone()
+    seen = []
+    accelerator.register_load_state_pre_hook(lambda models, directory: (seen.append(directory), models.clear()))
+    accelerator.load_state(accelerate_folders / "full")
+    assert seen == [str(accelerate_folders / "full")]
+    assert torch.equal(model.odd, before)
+    assert optimizer.num_steps == STEPS
+
+
 def test_a_sampler_is_left_unread_and_named(accelerate_folders: Path, tmp_path: Path) -> None:
     directory = tmp_path / "folder"
     shutil.copytree(accelerate_folders / "ddp", directory)
