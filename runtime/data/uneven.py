@@ -62,6 +62,8 @@ class UnevenPass:
         while not over():
             waiting = self._guard.next_meeting()
             if waiting is not None:
+                if over():
+                    return True  # what the other has come to lies behind the pass
                 operation, details = waiting
                 if operation == ends_with or not give_nothing(operation, details):
                     return True
