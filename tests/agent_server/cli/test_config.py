@@ -291,6 +291,12 @@ def test_secrets_appear_in_no_dry_run_and_no_report(home: Home) -> None:
         assert word in stdout
 
 
+def test_the_self_test_is_a_command_and_refuses_a_wrong_configuration(home: Home) -> None:
+    code, stdout, stderr = home.run("test", "--config-file", "gone.yaml")
+    assert (code, stdout) == (2, "")
+    assert "does not exist" in stderr
+
+
 def test_env_tells_what_is_wrong_with_a_file_and_goes_on(home: Home) -> None:
     (home.directory / "c.yaml").write_text("num_processes: 0\n")
     code, stdout, stderr = home.run("env", "--config-file", "c.yaml", "--python", "/nonexistent/python")

@@ -8,6 +8,7 @@ import pytest
 
 from runtime.config.choices import choose
 from runtime.config.hostfile import apply_hostfile, filter_hosts, is_this_machine, parse_hostfile
+from runtime.config.loader import load
 from runtime.config.machines import node_group
 from runtime.config.resolve import Resolved, from_arguments, resolve
 from runtime.errors import ConfigurationError
@@ -156,6 +157,17 @@ def test_a_missing_file_and_a_filter_without_one_are_refused() -> None:
         apply_hostfile(resolve([from_arguments({"deepspeed_hostfile": "/nonexistent"})]))
     with pytest.raises(ConfigurationError, match="without deepspeed_hostfile"):
         apply_hostfile(resolve([from_arguments({"deepspeed_inclusion_filter": "a"})]))
+
+
+def test_accelerates_file_names_a_hostfile_beside_itself(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("here slots=2\nthere slots=2\n")
+    (tmp_path / "peer.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+        "deepspeed_config:\n  deepspeed_hostfile: hosts\n  deepspeed_inclusion_filter: there:1@here:0\n"
+    )
+    resolved = apply_hostfile(resolve([], load(tmp_path / "peer.yaml")), is_here=lambda host: host == "there")
+    names = ("num_machines", "num_processes", "main_process_ip", "machine_rank", "gpu_ids")
+    assert [resolved.get(name) for name in names] == [2, 2, "here", 1, "1"]
 
 
 def test_this_machine_knows_its_names_and_no_others() -> None:
