@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import torch.distributed as dist
-
 from .devices import release_cached_memory
-from .errors import DistributedError, UsageError
+from .errors import DistributedError
 from .guard import Guard
 from .out_of_memory import evaluation_frame, is_out_of_memory
 from .state import PartialState
@@ -129,7 +127,7 @@ class Attempt:
         if self._state is not None:
             release_cached_memory(self._state.device)
         if self._guard is not None:
-            _restart_group()
+            PartialState.restart_group()  # a collective that a rank has left half-way leaves the group unusable
 
 
 def _watch(eyes: Guard, guard: Guard, key: str, over: threading.Event) -> None:
@@ -145,16 +143,3 @@ def _break_collectives() -> None:
     group = PartialState._group
     if group is not None:
         group.break_collectives()
-
-
-def _restart_group() -> None:
-    """A collective that one rank has left half-way leaves the group unusable; all ranks open it anew."""
-    group = PartialState._group
-    if group is None:
-        raise UsageError(
-            "find_executable_batch_size over a process group that the script opened",
-            allowed="a process group that Accelerator opens",
-            next_step="let Accelerator start the process group",
-        )
-    PartialState.restart_group()
-    assert dist.is_initialized(), "restart_group() opens it"

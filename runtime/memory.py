@@ -112,6 +112,13 @@ def _check_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def _require_state() -> None:
+    if PartialState._process is not None and PartialState().use_distributed and PartialState._group is None:
+        raise UsageError(
+            "find_executable_batch_size over a process group that the script opened: a rank that runs out of memory "
+            "could not fetch the others out of it",
+            allowed="a process group that Accelerator opens",
+            next_step="let Accelerator start the process group",
+        )
     if PartialState._process is None and read_environment().world_size > 1:
         raise UsageError(
             "find_executable_batch_size on several processes, before they know of each other",

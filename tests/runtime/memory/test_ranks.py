@@ -109,3 +109,20 @@ def test_an_error_of_another_kind_is_raised_where_it_happened_and_named_elsewher
     ended = run_ranks(script)
     assert "rank 1 failed, and not for want of memory" in ended.said[0]["error"]
     assert ended.said[1]["error"] == "a bad row"
+
+
+def test_a_group_that_cannot_be_opened_anew_is_refused_at_once(run_ranks: RunRanks) -> None:
+    script = """
+    import torch.distributed as dist
+    from runtime.errors import UsageError
+    from runtime.memory import find_executable_batch_size
+    dist.init_process_group("gloo")
+    accelerator = Accelerator(cpu=True)
+    try:
+        find_executable_batch_size(lambda batch_size: None, starting_batch_size=8)()
+    except UsageError as error:
+        say(error=str(error))
+    dist.destroy_process_group()
+    """
+    for said in run_ranks(script).said:
+        assert "let Accelerator start the process group" in said["error"]
