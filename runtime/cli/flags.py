@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -68,11 +68,22 @@ def misplaced(arguments: Sequence[str]) -> list[str]:
     return [word for word in arguments if word.partition("=")[0].replace("_", "-") in _LAUNCHERS_OWN]
 
 
-def knows_options(source: str, words: Sequence[str]) -> bool:
-    """Whether a script may have these options itself: it names each, or it reads sys.argv by itself."""
+def knows_options(sources: Iterable[str], words: Sequence[str]) -> bool:
+    """Whether a script may have these options itself: its text, or that of a file beside it, names each; or it reads
+    sys.argv by itself.
+
+    Args:
+        sources: the script's text first; the others' are asked for only as long as they are needed.
+    """
     names = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
-    spelt = source.replace("-", "_")
-    return "sys.argv" in source or all(name in spelt for name in names)
+    for number, source in enumerate(sources):
+        if number == 0 and "sys.argv" in source:
+            return True
+        spelt = source.replace("-", "_")
+        names -= {name for name in names if name in spelt}
+        if not names:
+            return True
+    return False
 
 
 def _read_option(words: Sequence[str]) -> tuple[Typed | None, int]:

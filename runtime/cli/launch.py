@@ -1,7 +1,8 @@
 """`forerun launch`: start a training script on several processes of this machine, by hand."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..config.resolve import Resolved, from_command_line, from_environment, reso
 from ..env import current_environment
 from ..errors import ConfigurationError, ForerunError
 from ..masking import redact
+from ..supervision.preflight import python_files
 from .checks import Checked, check
 from .flags import LaunchCommand, knows_options, misplaced, with_options
 from .foreground import HandLaunch, preview, run
@@ -101,14 +103,21 @@ def _require_no_stray(script: str, arguments: tuple[str, ...], *, is_module: boo
     words = misplaced(arguments)
     if not words or is_module or not Path(script).is_file():
         return
-    source = Path(script).read_text(errors="replace")
-    if not knows_options(source, words):
+    if not knows_options(_sources(Path(script)), words):
         raise ConfigurationError(
             f"{', '.join(words)} after {script}, which has no such option",
             allowed="options of launch before the script, the script's own after it",
             next_step=f"put {'it' if len(words) == 1 else 'them'} before {script}; "
             f"or write -- before {script} to pass on whatever follows",
         )
+
+
+def _sources(script: Path) -> Iterator[str]:
+    """The text of the script, then those of the files that it may import from its folder."""
+    yield script.read_text(errors="replace")
+    for path in python_files(script.resolve().parent, skipped=Path("forerun-runs")):
+        with contextlib.suppress(OSError):
+            yield path.read_text(errors="replace")
 
 
 def _misplaced_note(arguments: tuple[str, ...]) -> str:

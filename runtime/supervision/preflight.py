@@ -10,6 +10,7 @@ import platform
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -50,9 +51,9 @@ def find_place(group: NodeGroup) -> Place:
     return Place(address, own_address, _interface_of(own_address))
 
 
-def code_files(folder: Path, *, skipped: Path) -> dict[str, str]:
-    """Digest of each Python file below a folder, by relative path; hidden, environment and run folders left out."""
-    found: dict[str, str] = {}
+def python_files(folder: Path, *, skipped: Path) -> Iterator[Path]:
+    """The Python files below a folder, in order; hidden, environment and run folders left out."""
+    left = _MOST_FILES
     for root, folders, names in os.walk(folder):
         here = Path(root)
         folders[:] = sorted(
@@ -64,10 +65,17 @@ def code_files(folder: Path, *, skipped: Path) -> dict[str, str]:
             and not (here / name / "pyvenv.cfg").exists()
         )
         for name in sorted(names):
-            if name.endswith(".py") and len(found) < _MOST_FILES:
-                with contextlib.suppress(OSError):
-                    content = (here / name).read_bytes()
-                    found[(here / name).relative_to(folder).as_posix()] = hashlib.sha256(content).hexdigest()[:16]
+            if name.endswith(".py") and left > 0:
+                left -= 1
+                yield here / name
+
+
+def code_files(folder: Path, *, skipped: Path) -> dict[str, str]:
+    """Digest of each of these files, by relative path."""
+    found: dict[str, str] = {}
+    for path in python_files(folder, skipped=skipped):
+        with contextlib.suppress(OSError):
+            found[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
 
 

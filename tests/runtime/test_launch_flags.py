@@ -78,5 +78,6 @@ def test_options_of_a_launcher_after_the_script_are_noticed() -> None:
     ],
 )
 def test_a_script_knows_an_option_that_it_names_or_reads_by_itself(source: str, knows: bool) -> None:
-    assert knows_options(source, ["--num_processes=2"]) is knows
-    assert knows_options(source, ["--num_processes", "--gpu-ids"]) is ("argv" in source)
+    assert knows_options([source], ["--num_processes=2"]) is knows
+    assert knows_options([source], ["--num_processes", "--gpu-ids"]) is ("argv" in source)
+    assert knows_options(["import options", source], ["--num_processes"]) is (knows and "argv" not in source)

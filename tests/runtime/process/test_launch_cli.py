@@ -112,6 +112,19 @@ def test_after_two_dashes_whatever_follows_is_the_scripts(author: Author) -> Non
     assert (code, stdout) == (0, "1\n"), stderr
 
 
+def test_an_option_that_a_file_beside_the_script_has_is_the_scripts(author: Author) -> None:
+    author.write("from options import parse\nprint(parse().gpu_ids)\n")
+    (author.directory / "options").mkdir()
+    author.write(
+        "import argparse\n\n\ndef parse():\n    parser = argparse.ArgumentParser()\n"
+        "    parser.add_argument('--gpu_ids')\n    return parser.parse_args()\n",
+        "options/__init__.py",
+    )
+    code, stdout, stderr = author.launch("--cpu", "train.py", "--gpu_ids", "0,1")
+    assert (code, stdout) == (0, "0,1\n"), stderr
+    assert "--gpu_ids after the script: the script gets it" in stderr
+
+
 def test_processes_are_counted_against_gpus() -> None:
     """The deciding alone: how many GPUs there are is torch's word."""
 
