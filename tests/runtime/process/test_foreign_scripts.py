@@ -80,7 +80,14 @@ def test_plain_torch_sees_what_it_sees_under_torchrun(author: Author) -> None:
     assert len(rest[0]) == 8
 
 
-@pytest.mark.parametrize("name", ["with_accelerate.py", "with_lightning.py", "with_transformers.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "with_accelerate.py",
+        pytest.param("with_lightning.py", marks=pytest.mark.alone),  # their imports take many seconds on a busy core
+        pytest.param("with_transformers.py", marks=pytest.mark.alone),
+    ],
+)
 def test_other_libraries_print_the_same_lines(author: Author, name: str) -> None:
     seen, expected = both(author, name)
     assert seen == expected
