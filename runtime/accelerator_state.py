@@ -107,5 +107,7 @@ class AcceleratorState(PartialState):
 
     @property
     def _shared(self) -> _Process:
-        self.require()
-        return super()._shared
+        process = PartialState._process
+        if AcceleratorState._settled is None or process is None:
+            raise StateResetError("AcceleratorState")
+        return process
