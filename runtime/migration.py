@@ -230,7 +230,7 @@ def _schedule(
     steps, and the schedule's own settings (its horizon, say) stay those of the script.
     """
     steps, ranks, count = contents.optimizer_steps, contents.num_ranks or 1, values.get("last_epoch")
-    if contents.kind != "accelerate" or ranks == 1 or not steps or count != steps * ranks:
+    if ranks == 1 or not steps or count != steps * ranks:
         return values
     here: dict[str, Any] = copy.deepcopy(scheduler.state_dict())
     kept: dict[str, Any] = {name: values[name] for name in ("base_lrs", "_last_lr") if name in values}

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, load_model
 from torch import nn
 
+from runtime.checkpoint.merging import find_weights
 from tests.runtime.checkpoint.test_export import Tied, load_export
 from tests.runtime.conftest import RunRanks
 
@@ -43,6 +44,7 @@ for name in NAMES:
     accelerator.save_model(model, f"{name}")
     accelerator.save_model(model, f"{name}_parts", 100)
     accelerator.save_model(model, f"{name}_bin", safe_serialization=False)
+    accelerator.save_state(f"{name}_state")
     Path("in_the_way").touch()
     try:
         accelerator.save_model(model, "in_the_way/below")
@@ -71,6 +73,11 @@ def test_every_strategy_exports_the_same(tmp_path: Path, run_ranks: RunRanks, na
         again.load_state_dict(whole)
         for loaded in (fresh, again):
             assert all(torch.equal(value, model.state_dict()[key]) for key, value in loaded.state_dict().items())
+        merged = find_weights(tmp_path / f"{name}_state")
+        values = {weight.name: weight.read() for weight in merged.weights}
+        assert {*values, *(alias for weight in merged.weights for alias in weight.aliases)} == set(whole)
+        assert len(values) == 2
+        assert all(torch.equal(value, whole[key]) for key, value in values.items())
         failed = [name in said["errors"] for said in ended.said]
         assert failed == [True, name != "ddp"], "under DDP rank 0 alone writes, and the others do not wait"
 

@@ -1,11 +1,13 @@
 """DeepSpeed's folders: whole values bit for bit, ties, frozen parameters, and what is short or missing is refused."""
 
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,6 +126,35 @@ def test_a_refused_checkpoint_changes_nothing(deepspeed_folders: Path, net: Modu
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not optimizer.optimizer.state
     assert schedule.get_last_lr() == [0.01, 0.5]
+
+
+def test_what_accelerate_wrote_beside_deepspeed_s_states_is_read(
+    deepspeed_folders: Path, tmp_path: Path, net: ModuleType
+) -> None:
+    """Accelerate names the folder of DeepSpeed's states itself, and adds files of its own."""
+    shutil.copytree(deepspeed_folders / "stage2" / "global_step3", tmp_path / "pytorch_model")
+    (tmp_path / "latest").write_text("pytorch_model")
+    _, _, schedule = net.build()
+    torch.save(schedule.state_dict() | {"last_epoch": 9, "_step_count": 10}, tmp_path / "scheduler.bin")
+    torch.save({"n": 7}, tmp_path / "custom_checkpoint_0.pkl")
+    for rank in range(3):
+        states = {
+            "random_state": random.getstate(),
+            "numpy_random_seed": np.random.get_state(),
+            "torch_manual_seed": torch.get_rng_state(),
+        }
+        torch.save(states, tmp_path / f"random_states_{rank}.pkl")
+    drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
+    accelerator = Accelerator(cpu=True)
+    _, optimizer, schedule = accelerator.prepare(*net.build(torch.bfloat16))
+    loaded: list[dict[str, int]] = []
+    keeper = SimpleNamespace(state_dict=dict, load_state_dict=loaded.append)
+    accelerator.register_for_checkpointing(keeper)
+    accelerator.load_state(tmp_path)
+    assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == drawn
+    assert loaded == [{"n": 7}]
+    assert schedule.scheduler.last_epoch == 3, "9 is 3 steps of 3 processes"
+    assert optimizer.num_steps == 3
 
 
 GOES_ON_UNDER_ZERO = """
