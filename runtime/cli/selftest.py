@@ -22,11 +22,7 @@ JOB = Path(__file__).resolve().parents[1] / "selftest" / "job.py"
 _JOB_S = 150.0
 _CHECKS = ("collectives", "training", "checkpoint")
 _STRATEGIES = ("ddp", "fsdp", "deepspeed")
-_ASK_MISSING = (
-    "import importlib.util as u, shutil; print(', '.join(["
-    "*(n for n in ('deepspeed', 'ninja') if u.find_spec(n) is None),"
-    " *([] if shutil.which('c++') or shutil.which('g++') else ['a C++ compiler'])]))"
-)
+_ASK_MISSING = "import importlib.util as u; print(', '.join(n for n in ('deepspeed',) if u.find_spec(n) is None))"
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,10 @@ def test_a_set_up_that_works_says_what_was_tried_and_what_was_not(tmp_path: Path
     code, stdout, stderr = self_test(tmp_path, "--config-file", "c.yaml", PATH=str(tmp_path))
     assert (code, stderr) == (0, ""), stdout
     seen = rows(stdout)
-    assert seen["GPU", ""] == seen["2 processes, deepspeed, cpu", ""] == "not tried"
-    assert "needs a C++ compiler" in stdout
+    assert seen["GPU", ""] == "not tried"
     for check in ("start", "training", "checkpoint"):
         assert seen["1 process, cpu", check] == "ok"
-    for strategy in ("ddp", "fsdp"):
+    for strategy in ("ddp", "fsdp", "deepspeed"):  # none needs a compiler, which PATH does not have
         for check in ("start", "collectives", "training", "checkpoint"):
             assert seen[f"2 processes, {strategy}, cpu", check] == "ok"
     assert "precision bf16" in stdout  # the configuration is what counts
