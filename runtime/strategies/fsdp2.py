@@ -74,7 +74,8 @@ class Fsdp2Strategy:
             (module, name, p) for module in model.modules() for name, p in module._parameters.items() if p is not None
         ]
         units = find_units(model, self._plugin)
-        units = apply_passes(model, units, self._passes, self._mesh)
+        changed = apply_passes(model, units or [model], self._passes, self._mesh)
+        units, model = (changed, model) if units else ([], changed[0])
         home = torch.device("cpu") if self._plugin.cpu_offload else self._context.device
         filler = Filler(model, device=self._context.device, home=home, init=self._plugin.param_init_fn)
         for unit in [*units, model]:

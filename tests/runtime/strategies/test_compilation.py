@@ -84,9 +84,10 @@ def test_compiled_training_equals_plain_training_under_ddp_and_fsdp2(run_ranks: 
     for name, settings in (("ddp", {}), ("fsdp2", {"fsdp_plugin": {}})):
         plain, compiled = train(**settings), train(dynamo_backend="eager", **settings)
         got[name] = [compiled[0], plain[0], torch.allclose(torch.tensor(plain[1]), torch.tensor(compiled[1]))]
-    accelerator = Accelerator()
-    say(**got)
+    accelerator = Accelerator(fsdp_plugin={}, dynamo_backend="eager")
+    say(**got, without_units=here._is_compiled(accelerator.prepare(nn.Linear(2, 2))))
     """
     for said in run_ranks(script).said:
         assert said["ddp"] == [[""], [], True]
         assert said["fsdp2"] == [["layers.0", "layers.1"], [], True]
+        assert said["without_units"]
