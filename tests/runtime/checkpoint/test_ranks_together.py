@@ -246,3 +246,24 @@ say(results=results)
         ):
             assert f"{victim} has other content" in words
             assert kept
+
+
+def test_a_save_that_failed_in_the_background_does_not_end_in_success(run_ranks, tmp_path: Path) -> None:
+    script = (
+        HEAD
+        + """
+accelerator, model, optimizer = start()
+accelerator.save_state("good", async_save=True)
+accelerator._saver.finish()
+def full(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+Disk.write = full
+accelerator.save_state("bad", async_save=True)
+say(done=True)
+"""
+    )
+    ended = run_ranks(script, ranks=1, ok=False)
+    assert ended.returncode == 1
+    assert "forerun: checkpoint bad could not be written: No space left on device" in ended.output
+    assert (tmp_path / "good" / "manifest.json").exists()
+    assert not (tmp_path / "bad").exists()
