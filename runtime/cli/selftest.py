@@ -97,18 +97,17 @@ def _rows(texts: Mapping[str, str], scratch: Path) -> Iterator[Row]:
     if (machines := configured.get("num_machines")) > 1:
         yield Row(f"{machines} machines", "", "not tried", "this is a test of one: launch on all of them")
     base = {**texts, "num_machines": "1", "machine_rank": "0"}
-    count = max(2, (configured.get("num_processes") or 2) // machines)
-    device, refusals = _settle({**base, "num_processes": str(count), "strategy": "ddp"})
-    if refusals and device != "cpu":
-        yield Row(f"{count} processes, {device}", "", "not tried", "; ".join(refusals))
-        count, base = 2, {**base, "cpu": "true"}
-        device, refusals = _settle({**base, "num_processes": "2", "strategy": "ddp"})
-    if device == "cpu":
+    one, device, gaps = _place({**base, "num_processes": "1", "strategy": "single"})
+    yield from gaps
+    if device == "cpu" and not gaps:
         yield Row("GPU", "", "not tried", "left out by the configuration" if configured.get("cpu") else "none here")
-    trials = [Trial(f"1 process, {device}", {**base, "num_processes": "1", "strategy": "single"}, _CHECKS[1:])]
+    trials = [Trial(f"1 process, {device}", one, _CHECKS[1:])]
+    count = max(2, (configured.get("num_processes") or 2) // machines)
+    several, device, gaps = _place({**base, "num_processes": str(count), "strategy": "ddp"})
+    yield from gaps
     for strategy in _STRATEGIES:
-        options = {**base, "num_processes": str(count), "strategy": strategy}
-        name = f"{count} processes, {strategy}, {device}"
+        options = {**several, "strategy": strategy}
+        name = f"{options['num_processes']} processes, {strategy}, {device}"
         refusals = _settle(options)[1] or _missing(strategy, configured.get("python") or sys.executable)
         if refusals:
             yield Row(name, "", "not tried", "; ".join(refusals))
@@ -116,6 +115,17 @@ def _rows(texts: Mapping[str, str], scratch: Path) -> Iterator[Row]:
             trials.append(Trial(name, options, _CHECKS))
     for number, trial in enumerate(trials):
         yield from _try(trial, scratch / f"job{number}")
+
+
+def _place(options: dict[str, str]) -> tuple[dict[str, str], str, list[Row]]:
+    """These options, or on the CPU what this machine's devices are too few for; the device kind; what is left out."""
+    device, refusals = _settle(options)
+    if not refusals or device == "cpu":
+        return options, device, []
+    count = int(options["num_processes"])
+    row = Row(f"{count} process{'es' * (count > 1)}, {device}", "", "not tried", "; ".join(refusals))
+    on_cpu = {**options, "cpu": "true", "num_processes": str(min(count, 2))}
+    return on_cpu, "cpu", [row]
 
 
 def _settle(texts: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
