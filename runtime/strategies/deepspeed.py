@@ -14,14 +14,11 @@ from ..state_fit import check_model, check_optimizer, kind_of
 from ..state_parts import Part
 from . import deepspeed_state as states
 from .base import StrategyContext, foreign_gradients, forward_and_backward
-from .deepspeed_engine import Group, WindowedEngine, hold_gradient
+from .deepspeed_engine import WindowedEngine, hold_gradient
 from .deepspeed_loading import load, missing_for, quiet
 from .deepspeed_options import DeepSpeedOptions, DeepSpeedPlugin
+from .deepspeed_pairs import TOGETHER, groups_of, pair_up, require_fit, take_groups
 from .lone_group import require_group
-
-# They look at whole parameters, or need their gradients, and ZeRO gives them flat parts.
-_UNFIT_OPTIMIZERS = ("Adafactor", "Adagrad", "LBFGS", "Muon", "SparseAdam")
-_TOGETHER = "model, optimizer = accelerator.prepare(model, optimizer)"
 
 
 class DeepSpeedStrategy:
@@ -71,7 +68,7 @@ class DeepSpeedStrategy:
         models = [thing for thing in things if isinstance(thing, nn.Module) and not self._is_engine(thing)]
         optimizers = [thing for thing in things if isinstance(thing, torch.optim.Optimizer)]
         fresh = [one for one in optimizers if one not in self._engines and not hasattr(one, "num_skipped")]
-        self._pairs = _pairs(models, fresh)
+        self._pairs = pair_up(models, fresh)
         if batch_sizes and not self._batches_settled:
             self._settle_batches(batch_sizes, accumulation)
 
@@ -82,12 +79,12 @@ class DeepSpeedStrategy:
         optimizer = self._pairs.pop(id(model), None)
         if optimizer is None:  # nothing to shard it by: it is only evaluated
             return model.to(self._context.device)
-        _require_fit(model)
+        require_fit(model)
         for step in sorted(self._context.passes, key=lambda step: step.place):
             model = step.apply(model, None)
         require_group(self._context)
         plugin = self._plugins[self._selected]
-        groups = _take_groups(optimizer) if plugin.stage else _groups(optimizer)
+        groups = take_groups(optimizer) if plugin.stage else groups_of(optimizer)
         library = load(
             self._context.device.type, builds_allowed="nvme" in (plugin.offload_optimizer, plugin.offload_param)
         )
@@ -109,7 +106,7 @@ class DeepSpeedStrategy:
             raise UsageError(
                 f"{type(optimizer).__name__} was prepared without its model: DeepSpeed makes one engine of the two",
                 allowed="model and optimizer in one prepare()",
-                next_step=_TOGETHER,
+                next_step=TOGETHER,
             )
 
     def end_prepare(self) -> None:
@@ -311,88 +308,6 @@ class DeepSpeedStrategy:
             if zero.get(name, {}).get("device", "none") == "none":
                 zero.pop(name, None)
         return config
-
-
-def _pairs(
-    models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
-) -> dict[int, torch.optim.Optimizer]:
-    """id of each model -> its optimizer.
-
-    Raises:
-        UsageError: an optimizer has parameters of no model, or of several, or a model has two.
-    """
-    found: dict[int, torch.optim.Optimizer] = {}
-    owners = {id(parameter): model for model in models for parameter in model.parameters()}
-    for optimizer in optimizers:
-        listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        foreign = [parameter for parameter in listed if id(parameter) not in owners]
-        name = type(optimizer).__name__
-        if foreign:
-            raise UsageError(
-                f"{len(foreign)} of {len(listed)} parameters of {name} belong to no model prepared with it: DeepSpeed "
-                "makes one engine of a model and its optimizer",
-                allowed="model and optimizer in one prepare()",
-                next_step=_TOGETHER,
-            )
-        mine = {id(owners[id(parameter)]) for parameter in listed}
-        if len(mine) > 1 or mine & set(found):
-            raise UsageError(
-                f"{name} {'spans several models' if len(mine) > 1 else 'is a second optimizer of its model'}: "
-                "DeepSpeed has one engine for a model and its one optimizer",
-                allowed="one optimizer for each model",
-                next_step="build one optimizer for each model, with parameter groups where they differ",
-            )
-        if any(kind.__name__ in _UNFIT_OPTIMIZERS for kind in type(optimizer).__mro__):
-            raise UsageError(
-                f"{name} under DeepSpeed: it looks at whole parameters, and ZeRO gives it flat parts of them",
-                allowed="optimizers that treat each element alike, such as AdamW and SGD",
-                next_step="use AdamW, or strategy ddp",
-            )
-        found[mine.pop()] = optimizer
-    return found
-
-
-def _require_fit(model: nn.Module) -> None:
-    """DeepSpeed fails later, or works in another precision, on parameters of these kinds.
-
-    Raises:
-        UsageError: the model has some.
-    """
-    wrong = [f"{name} has no dimensions" for name, parameter in model.named_parameters() if not parameter.ndim]
-    wrong += [
-        f"{name} is {str(parameter.dtype).removeprefix('torch.')}"
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.bfloat16)
-    ]
-    wrong += [f"{name} is on the meta device" for name, parameter in model.named_parameters() if parameter.is_meta]
-    if wrong:
-        raise UsageError(
-            f"DeepSpeed cannot train this model: {', '.join(wrong[:5])}"
-            + (f" and {len(wrong) - 5} more" if wrong[5:] else ""),
-            allowed="real parameters of at least one dimension, trained ones in float32",
-            next_step="change them (torch.ones(1) for a number), or use strategy fsdp2 or ddp",
-        )
-
-
-def _groups(optimizer: torch.optim.Optimizer) -> list[Group]:
-    """What the groups hold; those with something to train keep their order in the engine."""
-    groups: list[Group] = []
-    num_live = 0
-    for group in optimizer.param_groups:
-        is_live = any(parameter.requires_grad for parameter in group["params"])
-        options = {name: value for name, value in group.items() if name != "params"}
-        groups.append(Group(tuple(group["params"]), options, num_live if is_live else None))
-        num_live += is_live
-    return groups
-
-
-def _take_groups(optimizer: torch.optim.Optimizer) -> list[Group]:
-    """The groups; frozen parameters, which ZeRO cannot place, leave the optimizer."""
-    groups = _groups(optimizer)
-    for group in optimizer.param_groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
-    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
-    return groups
 
 
 def _without_auto(section: Mapping[str, Any]) -> dict[str, Any]:
