@@ -46,8 +46,10 @@ class Activity:
 
     def yielded(self, iteration: Iteration) -> None:
         """Note that this iteration hands its current batch to the loop now."""
-        self.ended(iteration)
-        self._running.append(iteration)
+        running = self._running
+        if not running or running[-1] is not iteration:
+            self.ended(iteration)
+            running.append(iteration)
         iteration.num_yielded += 1
 
     def ended(self, iteration: Iteration) -> None:

@@ -181,7 +181,12 @@ class PreparedLoader:
         return UnevenPass(guard, rank=sharding.rank, world_size=sharding.world_size) if guard is not None else None
 
     def _placed(self, data: Any) -> Any:
-        return data if self._device is None else send_to_device(data, self._device, self._non_blocking)
+        device = self._device
+        if device is None:
+            return data
+        if type(data) is list and all(type(item) is torch.Tensor for item in data):  # what most data sets give
+            return [tensor.to(device, non_blocking=self._non_blocking) for tensor in data]
+        return send_to_device(data, device, self._non_blocking)
 
 
 class SkippedLoader:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, cycle, islice, repeat
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import ConfigurationError, UsageError
 
@@ -50,8 +50,7 @@ class Sharding:
         return rank_batches if self.split else rank_batches * self.world_size
 
 
-@dataclass(frozen=True)
-class Share(Generic[T]):
+class Share(NamedTuple, Generic[T]):
     """One rank's batch: only the first `num_valid` items count; the others are repetitions."""
 
     items: list[T]
@@ -67,6 +66,8 @@ def shard_batches(batches: Iterable[Sequence[T]], sharding: Sharding, *, start: 
     Raises:
         UsageError: a batch is larger than the nominal size that is to be split.
     """
+    if sharding.world_size == 1:
+        return (Share(list(batch), len(batch)) for batch in islice(batches, start, None))
     own = (shares[sharding.rank] for shares in deal_rounds(batches, sharding, start=start))
     return (share for share in own if share is not None)
 
