@@ -1,6 +1,10 @@
 """ZeRO in checkpoints: whole tensors by name, from any stage and number of ranks to any other strategy, bit by bit."""
 
+from pathlib import Path
+
 import pytest
+import torch
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.multiprocess
 
@@ -182,3 +186,71 @@ say(**said)
     assert "AdamW" in said["kind"]
     for name in ("zero1", "zero3s"):
         assert said[f"{name} kept"], name
+
+
+RESUMED = (
+    NET
+    + """
+import warnings
+
+def prepare(stage, precision):
+    accelerator = Accelerator(
+        cpu=True, mixed_precision=precision, gradient_accumulation_steps=2, deepspeed_plugin={"zero_stage": stage}
+    )
+    set_seed(3)
+    model = Net()
+    return accelerator, *accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+
+def go_on(accelerator, model, optimizer, steps):
+    losses = []
+    for step in steps:
+        x = (torch.arange(6) + step + accelerator.process_index) % 7
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(x), (x + 1) % 7)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+same = []
+for stage, precision in ((2, "no"), (2, "bf16"), (3, "bf16")):
+    for start in (4, 5):  # between two windows, and inside of one
+        run = prepare(stage, precision)
+        go_on(*run, range(start))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            path = run[0].save_state(CHECKPOINTS / f"{stage}{precision}{start}")
+        expected = go_on(*run, range(start, 8))
+        run = prepare(stage, precision)
+        run[0].load_state(path)
+        same.append(go_on(*run, range(start, 8)) == expected)
+accelerator = run[0]
+accelerator.save_model(run[1], CHECKPOINTS / "weights")
+try:
+    if accelerator.is_main_process:
+        accelerator.save_state(CHECKPOINTS / "alone")
+    else:
+        accelerator.gather(torch.ones(1))
+    alone = ""
+except ForerunError as error:
+    alone = str(error)
+say(same=same, alone=alone)
+"""
+)
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_and_no_rank_saves_alone(run_ranks, tmp_path: Path) -> None:
+    said = run_ranks(RESUMED).said
+    for rank in said:
+        assert rank["same"] == [True] * 6
+        assert "rank 0 to save_state" in rank["alone"]
+    assert "under strategy deepspeed every rank holds a part of the state" in said[0]["alone"]
+    weights = load_file(tmp_path / "checkpoints" / "weights" / "model.safetensors")
+    assert weights["frozen"].dtype is torch.bfloat16
+    assert weights["words.weight"].dtype is torch.float32
+    assert {name: tuple(value.shape) for name, value in weights.items() if name in ("three", "five", "same")} == {
+        "three": (3,),
+        "five": (5,),
+        "same": (3,),
+    }
