@@ -118,20 +118,8 @@ _DEEPSPEED = (
         effect="none",
         remark="save_model always saves whole weights",
     ),
-    _row(
-        "deepspeed",
-        "deepspeed_hostfile",
-        Text(),
-        "A DeepSpeed hostfile: it gives num_machines, num_processes, main_process_ip and, by host name, machine_rank.",
-        effect="built",
-    ),
-    _row(
-        "deepspeed",
-        "deepspeed_exclusion_filter",
-        Text(),
-        "Hosts and slots of the hostfile to leave out: NAME[:SLOT,...][@NAME...].",
-        effect="built",
-    ),
+    _row("deepspeed", "deepspeed_hostfile", Text(), "Hosts and slots: all machines and their ranks.", effect="built"),
+    _row("deepspeed", "deepspeed_exclusion_filter", Text(), "Those left out: NAME[:SLOT,...]@...", effect="built"),
     _row("deepspeed", "deepspeed_inclusion_filter", Text(), "Those to take alone; the same form.", effect="built"),
     _row(
         "deepspeed",
