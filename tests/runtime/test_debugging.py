@@ -50,15 +50,15 @@ def test_ranks_of_a_typed_function_train_together_twice(tmp_path: Path) -> None:
             text = f"{weight} {accelerator.num_processes} {accelerator.device}"
             (HERE / f"{name}.{accelerator.process_index}").write_text(text)
 
-        debug_launcher(train, ("two", 2.0))
         debug_launcher(train, args=("three", 1.0), num_processes=3)
+        debug_launcher(lambda word: (HERE / f"again.{os.environ['RANK']}").write_text(word), ("again",))
         from runtime import Accelerator
         print("alone again:", Accelerator(cpu=True).num_processes)
         """,
         tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"two.{rank}").read_text() for rank in (0, 1)] == ["0.0 2 cpu"] * 2
+    assert [(tmp_path / f"again.{rank}").read_text() for rank in (0, 1)] == ["again"] * 2
     assert [(tmp_path / f"three.{rank}").read_text() for rank in (0, 1, 2)] == ["0.0 3 cpu"] * 3
     assert "alone again: 1" in done.stdout
 

@@ -36,8 +36,9 @@ say(found=found, tried=tried, total=total, last=losses[-1])
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("options", ["", ", fsdp_plugin={'reshard_after_forward': True}"], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    ("ranks", "options"), [(2, ""), (4, ", fsdp_plugin={'reshard_after_forward': True}")], ids=["ddp", "fsdp2"]
+)
 def test_one_rank_that_runs_out_before_backward_fetches_the_others_out_of_it(
     run_ranks: RunRanks, ranks: int, options: str
 ) -> None:
