@@ -101,7 +101,7 @@ class IndexedSource:
         """Indices of this rank's batches; what is to be said of each is put into `notes`."""
         batched, seeds = self._loader.batch_sampler is not None, self._loader.num_workers > 0
         shares = shard_batches(self._base(position), self.sharding, start=position.batches)
-        number = position.batches
+        number, per_round = position.batches, self.sharding.base_batches(1)
         held = next(shares, None)
         while held is not None:
             following = next(shares, None)
@@ -111,7 +111,7 @@ class IndexedSource:
                 yield SeededIndices(held.items, seed) if batched else SeededIndex(held.items[0], seed)
             else:
                 yield held.items if batched else held.items[0]
-            number += self.sharding.base_batches(1)
+            number += per_round
             held = following
 
     def _base(self, position: LoaderPosition) -> Iterator[list[int]]:
