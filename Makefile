@@ -11,7 +11,7 @@ SETUP_LOG := .venv/setup.log
 # Test processes at once: most tests wait for processes of their own, so there may be more than cores.
 WORKERS ?= 4
 
-BENCHMARKS ?= mcp_start training
+BENCHMARKS ?= mcp_start launch training checkpoints
 
 # The first of these that starts, is new enough and can make virtual environments; PYTHON=... overrides.
 CANDIDATES := python3.11 /usr/bin/python3.11 python3.12 python3.13 python3.14 python3
