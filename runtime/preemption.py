@@ -30,20 +30,19 @@ class Preemption:
         self._asked = False
         self._posted = False
         self._step = 0
-        self._seen = 0
         listens = reporter.layout is not None and threading.current_thread() is threading.main_thread()
         if listens and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
             signal.signal(signal.SIGUSR1, self._note)
 
     def ends(self, loader: Any, num_yielded: int) -> bool:
         """Called between batches of every loader; saves and ends the process when it is time."""
-        taken = sum(optimizer.num_steps + optimizer.num_skipped for optimizer in self._prepared.optimizers)
-        if not num_yielded or taken == self._seen or self._prepared.windows.open_micro_batches:
+        if not self._asked or not num_yielded or self._prepared.windows.open_micro_batches:
             return False
-        self._seen = taken
-        self._step += 1
-        if self._asked and self._prepared.trains(loader) and self._is_time():
-            self._save_and_end()
+        step = sum(optimizer.num_steps + optimizer.num_skipped for optimizer in self._prepared.optimizers)
+        if step != self._step and self._prepared.trains(loader):
+            self._step = step
+            if self._is_time():
+                self._save_and_end()
         return False
 
     def _is_time(self) -> bool:

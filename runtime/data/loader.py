@@ -184,8 +184,14 @@ class PreparedLoader:
         device = self._device
         if device is None:
             return data
-        if type(data) is list and all(type(item) is torch.Tensor for item in data):  # what most data sets give
-            return [tensor.to(device, non_blocking=self._non_blocking) for tensor in data]
+        if type(data) is list:  # of tensors is what most data sets give
+            placed = []
+            for item in data:
+                if type(item) is not torch.Tensor:
+                    break
+                placed.append(item if item.device == device else item.to(device, non_blocking=self._non_blocking))
+            else:
+                return placed
         return send_to_device(data, device, self._non_blocking)
 
 

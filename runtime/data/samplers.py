@@ -67,7 +67,7 @@ def shard_batches(batches: Iterable[Sequence[T]], sharding: Sharding, *, start: 
         UsageError: a batch is larger than the nominal size that is to be split.
     """
     if sharding.world_size == 1:
-        return (Share(list(batch), len(batch)) for batch in islice(batches, start, None))
+        return (Share(b if type(b) is list else list(b), len(b)) for b in islice(batches, start, None))
     own = (shares[sharding.rank] for shares in deal_rounds(batches, sharding, start=start))
     return (share for share in own if share is not None)
 
