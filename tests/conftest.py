@@ -1,8 +1,15 @@
 """Rules for the whole suite: with FORERUN_NO_SKIPS=1 a skipped test is a failed run."""
 
 import os
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    # What a test starts inherits this: under nohup no signal of a closed terminal would reach it.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,11 +1,11 @@
 """debug_launcher: functions on several processes, from an interpreter that is no rank."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,24 +119,38 @@ def test_a_rank_that_is_killed_and_one_that_hangs_are_named(tmp_path: Path) -> N
 def test_ranks_die_with_their_interpreter(tmp_path: Path) -> None:
     script = f"""
 import os, signal, sys
+from pathlib import Path
 sys.path.insert(0, {str(_SOURCE)!r})
 from runtime import debug_launcher
 def wait():
     from runtime import PartialState
-    state = PartialState()
-    print(os.getpid(), flush=True)
+    Path(f"rank{{PartialState().process_index}}.part").write_text(str(os.getpid()))
+    os.rename(f"rank{{PartialState().process_index}}.part", f"rank{{PartialState().process_index}}.pid")
     signal.pause()
 debug_launcher(wait)
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        pids = [int(process.stdout.readline()) for _ in range(2)]
-        os.kill(process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    for pid in pids:
-        while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-            assert time.monotonic() < deadline, f"{pid} outlives its interpreter"
-            time.sleep(0.01)
+    said = [tmp_path / f"rank{rank}.pid" for rank in range(2)]
+    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as process:
+        try:
+            _wait_until(lambda: all(file.exists() for file in said), within_s=45.0)
+        finally:
+            process.kill()
+    pids = [int(file.read_text()) for file in said]
+    _wait_until(lambda: not any(map(_lives, pids)), within_s=10.0)
+
+
+def _wait_until(condition: Callable[[], bool], *, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_wrong_use_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
