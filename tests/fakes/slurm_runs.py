@@ -29,11 +29,11 @@ DEADLINE_S = 170.0  # a machine that is busy with other tests is slow
 _T = TypeVar("_T")
 
 
-def wait_until(condition: Callable[[], _T], what: str, deadline_s: float = DEADLINE_S) -> _T:
+def wait_until(condition: Callable[[], _T], what: str, deadline_s: float = DEADLINE_S, *, look_s: float = 0.05) -> _T:
     end = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < end, f"{what} did not come within {deadline_s} s"
-        time.sleep(0.05)
+        time.sleep(look_s)
     return value
 
 
@@ -67,24 +67,28 @@ class Run:
 
 
 def start_requeued(run: Run) -> None:
-    """Slurm lets a requeued job wait for two minutes, and sets that time anew when its first end is complete.
+    """Let a job that is back in the queue start within seconds, where Slurm would wait for two minutes.
 
-    The wait is there because a node refuses a job's new credential within the second in which it revoked the old one;
-    a job that is started too soon fails to launch and is held, and then no time starts it any more.
+    Slurm waits because a node refuses a new credential of the second in which it revoked the job's old one: a job that
+    is started then has failed for good ("Job credential revoked"). So it may start two seconds after it was seen to
+    wait; a time that Slurm sets anew, when the first end is complete, and a hold are lifted again.
     """
+    seen = time.monotonic()
 
-    def started() -> bool:
+    def ended() -> bool:
+        nonlocal seen
         job = SlurmLauncher().poll(run.layout)
-        if job is None or job.phase != "pending":
-            return job is None or job.state != "COMPLETING"
-        words = [["scontrol", "update", f"jobid={run.job_id}", "StartTime=now"]]
-        if "held" in job.reason.lower():
-            words.insert(0, ["scontrol", "release", run.job_id])
-        for command in words:
-            subprocess.run(command, capture_output=True, timeout=30.0, stdin=subprocess.DEVNULL)
-        return False
+        if job is not None and job.state == "COMPLETING":
+            seen = time.monotonic()
+        elif job is not None and job.phase == "pending" and time.monotonic() > seen + 2.0:
+            words = [["scontrol", "update", f"jobid={run.job_id}", "StartTime=now"]]
+            if "held" in job.reason.lower():
+                words.insert(0, ["scontrol", "release", run.job_id])
+            for command in words:
+                subprocess.run(command, capture_output=True, timeout=30.0, stdin=subprocess.DEVNULL)
+        return read_result(run.layout) is not None
 
-    wait_until(started, "the second start")
+    wait_until(ended, "the end of the second start", look_s=0.5)
 
 
 @dataclass
