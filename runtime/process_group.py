@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from .procfs import thread_activity
+
 _DESCRIPTORS = "/proc/self/fd"
+_GLOO_THREAD = "pt_gloo_runloop"
+_YIELD_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,26 @@ def open_group(backend: str, *, timeout_s: float, **where: Any) -> OpenGroup:
     store_port = _store_port(distributed_c10d._get_default_store())
     opened = [entry for entry in _sockets() - before if _is_connection(*entry, but_not=store_port)]
     return OpenGroup(backend, timeout_s, frozenset(opened) if "gloo" in backend else frozenset())
+
+
+def let_threads_rest(deadline_s: float = 5.0) -> None:
+    """Wait until gloo's threads hold nothing of Python any more; the last thing before the interpreter is torn down.
+
+    A thread lets go of a collective's tensors a moment after the collective ended, and needs the interpreter for it. If
+    that is being torn down by then, the process dies of SIGABRT ("terminate called without an active exception") though
+    all its work was done. Closing the group does not help while a model in DDP still refers to it.
+
+    A thread is at rest if it sleeps and does not run although this one gives the interpreter away. One that waits for
+    another rank is at rest too. Where the system has no /proc, nothing is waited for.
+    """
+    end = time.monotonic() + deadline_s
+    before = thread_activity(_GLOO_THREAD)
+    while before and time.monotonic() < end:
+        time.sleep(_YIELD_S)
+        after = thread_activity(_GLOO_THREAD)
+        if after == before and all(state == "S" for state, _ in after.values()):
+            return
+        before = after
 
 
 def _sockets() -> set[tuple[int, str]]:

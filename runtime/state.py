@@ -15,7 +15,7 @@ from .devices import communication_backend, pick_device, synchronize
 from .env import WorkerEnvironment, read_environment
 from .errors import StateResetError, UsageError
 from .guard import Guard
-from .process_group import OpenGroup, open_group
+from .process_group import OpenGroup, let_threads_rest, open_group
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,6 +99,7 @@ class PartialState:
                 timeout_s=timeout_s,
                 deadline_s=collective_deadline_s,
             )
+            atexit.register(let_threads_rest)  # runs after what was registered later, so after the group's end
             atexit.register(self.destroy_process_group)
             return
         wanted = "cpu" if cpu else device
