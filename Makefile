@@ -80,7 +80,7 @@ bench: $(READY)
 	[ -z "$$failed" ] || { echo "goals missed in:$$failed" >&2; exit 1; }
 
 soak: $(READY)
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 clean:
 	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
