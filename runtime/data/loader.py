@@ -13,9 +13,9 @@ from ..errors import UsageError
 from ..options import DataLoaderConfiguration
 from ..seeding import derive_seed
 from ..state import PartialState
-from ..structures import send_to_device
 from .activity import Activity, Iteration, LoaderLimit
 from .already_sharded import refuse_sharded
+from .placement import placement
 from .position import LoaderPosition
 from .samplers import Sharding
 from .seedable import BatchSamplerShard, seedable
@@ -49,7 +49,7 @@ class PreparedLoader:
         self._source = make_source(sharding)
         self.position = LoaderPosition(seed, batch_size=sharding.batch_size, readers=[0] * self._source.num_readers)
         self._device = device
-        self._non_blocking = non_blocking
+        self._placed = placement(device, non_blocking=non_blocking)
         self._stateful = stateful
         self._activity = activity
         self._limit = limit
@@ -152,14 +152,14 @@ class PreparedLoader:
         uneven = self._uneven_pass()
         finished = False
         try:
-            for batch in self._source.batches(start):
-                position.advance(per_round, batch.reader)
+            for data, num_valid, is_last, length, reader in self._source.batches(start):
+                position.advance(per_round, reader)
                 if skipped:
                     skipped -= 1
                     continue
-                iteration.num_valid, iteration.is_last, iteration.length = batch.num_valid, batch.is_last, batch.length
+                iteration.num_valid, iteration.is_last, iteration.length = num_valid, is_last, length
                 self._activity.yielded(iteration)
-                yield self._placed(batch.data)
+                yield self._placed(data)
                 if self._limit is not None and self._limit.ends(self, iteration.num_yielded):
                     break
             finished = True
@@ -179,20 +179,6 @@ class PreparedLoader:
             return None
         guard = PartialState().guard
         return UnevenPass(guard, rank=sharding.rank, world_size=sharding.world_size) if guard is not None else None
-
-    def _placed(self, data: Any) -> Any:
-        device = self._device
-        if device is None:
-            return data
-        if type(data) is list:  # of tensors is what most data sets give
-            placed = []
-            for item in data:
-                if type(item) is not torch.Tensor:
-                    break
-                placed.append(item if item.device == device else item.to(device, non_blocking=self._non_blocking))
-            else:
-                return placed
-        return send_to_device(data, device, self._non_blocking)
 
 
 class SkippedLoader:

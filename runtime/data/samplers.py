@@ -66,10 +66,11 @@ def shard_batches(batches: Iterable[Sequence[T]], sharding: Sharding, *, start: 
     Raises:
         UsageError: a batch is larger than the nominal size that is to be split.
     """
+    # Copies, for a sampler may fill one list again and again, and batches are held until the next ones are known.
+    owned: Iterator[list[T]] = map(list, batches)
     if sharding.world_size == 1:
-        return (Share(b if type(b) is list else list(b), len(b)) for b in islice(batches, start, None))
-    own = (shares[sharding.rank] for shares in deal_rounds(batches, sharding, start=start))
-    return (share for share in own if share is not None)
+        return map(_whole, islice(owned, start, None))
+    return (_own_pieces if sharding.split else _own_turns)(owned, sharding, start)
 
 
 def deal_rounds(
@@ -81,9 +82,13 @@ def deal_rounds(
         sharding: of any rank.
         start: number of dealt-out batches to pass over (for all ranks together).
     """
+    owned: Iterator[list[T]] = map(list, batches)
     if sharding.world_size == 1:
-        return ([Share(list(batch), len(batch))] for batch in islice(batches, start, None))
-    return (_split if sharding.split else _in_turn)(batches, sharding, start)
+        return ([_whole(items)] for items in islice(owned, start, None))
+    if sharding.split:
+        return (_pieces(items, head, sharding) for items, head in _to_split(owned, sharding, start))
+    dealt = (_round(current, head, sharding) for current, head in _rounds(owned, sharding, start))
+    return (shares for shares in dealt if shares)
 
 
 def count_batches(num_batches: int, last_size: int | None, sharding: Sharding) -> int:
@@ -106,58 +111,75 @@ def count_batches(num_batches: int, last_size: int | None, sharding: Sharding) -
     return full + (rest > 0 and not sharding.drop_last)
 
 
-def _split(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[list[Share[T] | None]]:
-    whole, piece = sharding.batch_size or 0, sharding.per_device or 0
+def _own_pieces(batches: Iterator[list[T]], sharding: Sharding, start: int) -> Iterator[Share[T]]:
+    piece = sharding.per_device or 0
+    begin, end = sharding.rank * piece, (sharding.rank + 1) * piece
+    for items, head in _to_split(batches, sharding, start):
+        if len(items) == sharding.batch_size:
+            yield Share(items[begin:end], piece)
+        elif (share := _pieces(items, head, sharding)[sharding.rank]) is not None:
+            yield share
+
+
+def _own_turns(batches: Iterator[list[T]], sharding: Sharding, start: int) -> Iterator[Share[T]]:
+    rank, world, size = sharding.rank, sharding.world_size, sharding.batch_size
+    for current, head in _rounds(batches, sharding, start):
+        if len(current) == world and (not sharding.even or size is None or len(current[rank]) == size):
+            yield _whole(current[rank])
+        elif (shares := _round(current, head, sharding)) and (share := shares[rank]) is not None:
+            yield share
+
+
+def _to_split(batches: Iterator[list[T]], sharding: Sharding, start: int) -> Iterator[tuple[list[T], list[T]]]:
+    """Each batch from `start` on, and the epoch's first one that is not empty."""
+    whole = sharding.batch_size or 0
     head: list[T] = []
-    for number, batch in enumerate(batches):
-        items = list(batch)
-        head = head or items
+    for number, items in enumerate(batches):
+        head = head or [*items]
         if number < start:
             continue
-        size = len(items)
-        if size > whole:
+        if len(items) > whole:
             raise UsageError(
-                f"split_batches of a batch of {size} samples, where the batch sampler's batch_size is {whole}",
+                f"split_batches of a batch of {len(items)} samples, where the batch sampler's batch_size is {whole}",
                 allowed="batches of at most that size",
                 next_step="correct the sampler's batch_size, or set split_batches=False",
             )
-        if sharding.even and size < whole:
-            items += islice(cycle(head), whole - size)
-        pieces = [items[begin : begin + piece] for begin in range(0, whole, piece)]
-        yield [
-            Share(own, max(0, min(len(own), size - rank * piece))) if own else None for rank, own in enumerate(pieces)
-        ]
+        yield items, head
 
 
-def _in_turn(batches: Iterable[Sequence[T]], sharding: Sharding, start: int) -> Iterator[list[Share[T] | None]]:
-    head: list[list[T]] = []
-    current: list[list[T]] = []
-    for number, batch in enumerate(batches):
-        items = list(batch)
-        if len(head) < sharding.world_size:
-            head.append(items)
-        if number < start:
-            continue
-        current.append(items)
-        if len(current) == sharding.world_size:
-            yield _round(current, head, sharding)
-            current = []
-    if not current:
-        return
-    if not sharding.even:
-        yield [*_whole(current), *repeat(None, sharding.world_size - len(current))]
-    elif not sharding.drop_last:
-        yield _round(current, head, sharding)
+def _pieces(items: list[T], head: list[T], sharding: Sharding) -> list[Share[T] | None]:
+    """A batch cut into one piece for each rank, filled up from `head` where that is asked for."""
+    whole, piece, size = sharding.batch_size or 0, sharding.per_device or 0, len(items)
+    if sharding.even and size < whole:
+        items = [*items, *islice(cycle(head), whole - size)]
+    pieces = [items[begin : begin + piece] for begin in range(0, whole, piece)]
+    return [Share(own, max(0, min(len(own), size - rank * piece))) if own else None for rank, own in enumerate(pieces)]
+
+
+def _rounds(
+    batches: Iterator[list[T]], sharding: Sharding, start: int
+) -> Iterator[tuple[list[list[T]], list[list[T]]]]:
+    """As many batches as there are ranks, the last time perhaps fewer, and the epoch's first ones."""
+    first = list(islice(batches, sharding.world_size))
+    head = [[*items] for items in first]
+    left = islice(chain(first, batches), start, None)
+    while current := list(islice(left, sharding.world_size)):
+        yield current, head
 
 
 def _round(current: list[list[T]], head: list[list[T]], sharding: Sharding) -> list[Share[T] | None]:
-    """One batch for every rank, filled up where that is asked for. The same on every rank."""
-    if not sharding.even:
-        return [*_whole(current)]
+    """One batch for every rank, filled up where that is asked for; empty if the round is dropped.
+
+    The same on every rank.
+    """
     missing = sharding.world_size - len(current)
+    if not sharding.even:
+        return [*map(_whole, current), *repeat(None, missing)]
+    if missing and sharding.drop_last:
+        return []
     if sharding.batch_size is None:
         repeated = islice(cycle(head), missing)
-        return [*_whole(current), *(Share(list(items), 0) for items in repeated)]
+        return [*map(_whole, current), *(Share([*items], 0) for items in repeated)]
     filling = cycle(chain.from_iterable(head))
     shares: list[Share[T] | None] = []
     for items in [*current, *([] for _ in range(missing))]:
@@ -166,5 +188,5 @@ def _round(current: list[list[T]], head: list[list[T]], sharding: Sharding) -> l
     return shares
 
 
-def _whole(batches: list[list[T]]) -> list[Share[T]]:
-    return [Share(items, len(items)) for items in batches]
+def _whole(items: list[T]) -> Share[T]:
+    return Share(items, len(items))

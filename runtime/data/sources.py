@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from itertools import chain, islice, tee
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.utils.data import (
@@ -16,9 +17,14 @@ from torch.utils.data import (
 )
 
 from ..seeding import derive_seed
+from .fetching import make_fetch, reads_plainly, traced
 from .position import LoaderPosition
 from .randomness import apart, reseeded, seed_generators
-from .samplers import Sharding, Share, count_batches, shard_batches
+from .samplers import Sharding, count_batches, shard_batches
+
+T = TypeVar("T")
+Notes = tuple[int | None, bool, int | None]
+"""What SourceBatch says of a batch beside its data: num_valid, is_last, length."""
 
 _DRAW_FROM_THEIR_OWN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -63,25 +69,15 @@ class IndexedSource:
     def __init__(self, loader: DataLoader[Any], sharding: Sharding) -> None:
         self.sharding = sharding
         self._loader = loader
-        self._planned = _Planned()
-        self._generator = torch.Generator()
-        batched = loader.batch_sampler is not None
-        place: dict[str, Any] = {"batch_sampler" if batched else "sampler": self._planned}
-        if not batched:
-            place["batch_size"] = None
-        options = worker_options(loader)
-        if callable(getattr(loader.dataset, "set_epoch", None)):
-            options.pop("persistent_workers", None)  # a worker that stays would not hear of the next epoch
-        self._inner: DataLoader[Any] = DataLoader(loader.dataset, generator=self._generator, **place, **options)
+        self._workers = None if reads_plainly(loader) else _TorchReader(loader)
 
     def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
         set_epoch(self._loader.dataset, position.epoch)
-        notes: deque[tuple[int | None, bool, int | None]] = deque()
-        self._planned.begin(self._plan(position, notes))
-        # Workers' seeds come from here, so that starting an epoch draws nothing from the global generator.
-        self._generator.manual_seed(derive_seed(position.seed, position.epoch, "workers"))
-        for data in self._inner:
-            yield SourceBatch(data, *notes.popleft())
+        if self._workers is None:
+            return self._read_here(position)
+        notes: deque[Notes] = deque()
+        read = self._workers.read(self._plan(position, notes), derive_seed(position.seed, position.epoch, "workers"))
+        return (SourceBatch(data, *notes.popleft()) for data in read)
 
     def count(self, rank: int, position: LoaderPosition) -> int:
         sharding = replace(self.sharding, rank=rank)
@@ -97,22 +93,34 @@ class IndexedSource:
             return sum(1 for _ in shard_batches(self._base(position), sharding))
         return count_batches(num_batches, None, sharding)
 
-    def _plan(self, position: LoaderPosition, notes: deque[tuple[int | None, bool, int | None]]) -> Iterator[Any]:
-        """Indices of this rank's batches; what is to be said of each is put into `notes`."""
+    def _read_here(self, position: LoaderPosition) -> Iterator[SourceBatch]:
+        fetch = make_fetch(self._loader)
+        for indices, notes in self._noted(position):
+            with traced():
+                data = fetch(indices)
+            yield SourceBatch(data, *notes)
+
+    def _plan(self, position: LoaderPosition, notes: deque[Notes]) -> Iterator[Any]:
+        """What torch's loader is to read; what is to be said of each batch is put into `notes`."""
         batched, seeds = self._loader.batch_sampler is not None, self._loader.num_workers > 0
-        shares = shard_batches(self._base(position), self.sharding, start=position.batches)
         number, per_round = position.batches, self.sharding.base_batches(1)
-        held = next(shares, None)
-        while held is not None:
-            following = next(shares, None)
-            notes.append((_valid_of(held), following is None, len(held.items) if batched else None))
+        for indices, noted in self._noted(position):
+            notes.append(noted)
             if seeds:
                 seed = derive_seed(position.seed, position.epoch, number, self.sharding.rank)
-                yield SeededIndices(held.items, seed) if batched else SeededIndex(held.items[0], seed)
+                yield SeededIndices(indices, seed) if batched else SeededIndex(indices[0], seed)
             else:
-                yield held.items if batched else held.items[0]
+                yield indices if batched else indices[0]
             number += per_round
-            held = following
+
+    def _noted(self, position: LoaderPosition) -> Iterator[tuple[list[int], Notes]]:
+        """The indices of this rank's batches, and what is to be said of them."""
+        batched = self._loader.batch_sampler is not None
+        shares = shard_batches(self._base(position), self.sharding, start=position.batches)
+        for (indices, num_valid), following in followed(shares):
+            length = len(indices)
+            valid = None if num_valid == length else num_valid
+            yield indices, (valid, following is None, length if batched else None)
 
     def _base(self, position: LoaderPosition) -> Iterator[list[int]]:
         seed, epoch = derive_seed(position.seed, position.epoch), position.epoch
@@ -128,6 +136,28 @@ class IndexedSource:
                 dealt.sampler = _following(inner, seed, epoch)
             own = type(base) is BatchSampler and type(inner) in _DRAW_FROM_THEIR_OWN
         return iter(dealt) if own else apart(dealt, seed)
+
+
+class _TorchReader:
+    """A loader of torch that reads what it is told, in worker processes or with memory pinned."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._planned = _Planned()
+        self._generator = torch.Generator()
+        batched = loader.batch_sampler is not None
+        place: dict[str, Any] = {"batch_sampler" if batched else "sampler": self._planned}
+        if not batched:
+            place["batch_size"] = None
+        options = worker_options(loader)
+        if callable(getattr(loader.dataset, "set_epoch", None)):
+            options.pop("persistent_workers", None)  # a worker that stays would not hear of the next epoch
+        self._inner: DataLoader[Any] = DataLoader(loader.dataset, generator=self._generator, **place, **options)
+
+    def read(self, plan: Iterator[Any], seed: int) -> Iterator[Any]:
+        """The data of the batches (or samples) that the plan names; workers' seeds come from `seed`."""
+        self._planned.begin(plan)
+        self._generator.manual_seed(seed)  # so that starting an epoch draws nothing from the global generator
+        return iter(self._inner)
 
 
 class SeededIndices(list[int]):
@@ -185,6 +215,12 @@ def singly(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield [item]
 
 
+def followed(things: Iterable[T]) -> Iterator[tuple[T, T | None]]:
+    """Each thing with the one after it (None after the last)."""
+    current, ahead = tee(things)
+    return zip(current, chain(islice(ahead, 1, None), (None,)), strict=False)
+
+
 def set_epoch(thing: Any, epoch: int) -> None:
     """Tell samplers and data sets that listen which epoch begins."""
     if callable(getattr(thing, "set_epoch", None)):
@@ -209,7 +245,3 @@ def _following(sampler: Any, seed: int, epoch: int) -> Any:
     own = reseeded(sampler, seed)
     set_epoch(own, epoch)
     return own
-
-
-def _valid_of(share: Share[Any]) -> int | None:
-    return None if share.num_valid == len(share.items) else share.num_valid
