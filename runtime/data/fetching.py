@@ -49,9 +49,9 @@ _UNTRACED = nullcontext()
 
 def _rows(dataset: TensorDataset, indices: list[Any]) -> Any:
     """All rows of a tensor at once, which are what stacking one after the other gives."""
-    chosen = torch.tensor(indices)
-    if chosen.dtype is not torch.int64 or chosen.ndim != 1:
+    if set(map(type, indices)) != {int}:
         return collate_plain([dataset[index] for index in indices])
+    chosen = torch.tensor(indices)
     return [tensor[chosen] for tensor in dataset.tensors]
 
 
