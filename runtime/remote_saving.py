@@ -14,6 +14,7 @@ from .errors import CheckpointError, ForerunError
 from .state import PartialState
 
 _LAST_WORD_S = 10.0
+_POLL_S = 0.02
 
 
 class RemoteCheckpoints:
@@ -102,15 +103,27 @@ class RemoteCheckpoints:
             said = state.guard.meet("load_state: download", details=said[0])
         for reason, _, _ in said:
             if reason:
-                self.drop(Path(brought[0])) if brought[0] else None
+                if brought[0]:
+                    shutil.rmtree(Path(brought[0]).parent, ignore_errors=True)
                 raise CheckpointError(reason, next_step="nothing was loaded on any rank")
         _, local, url = said[state.process_index - state.local_process_index]
         return Path(local), url
 
     def drop(self, directory: Path) -> None:
-        """Delete a directory that fetch gave, once all ranks have read it."""
-        if self._state.is_local_main_process:
-            shutil.rmtree(directory.parent, ignore_errors=True)
+        """Say that this rank has read a directory that fetch gave; its machine's first deletes it when all have."""
+        state, guard = self._state, self._state.guard
+        if guard is not None:
+            guard.post(f"read/{directory}/{state.process_index}", "1")
+        if not state.is_local_main_process:
+            return
+        if guard is not None:
+            readers = range(state.process_index, state.process_index + state.environment.local_world_size)
+            ends = time.monotonic() + guard.deadline_s
+            while time.monotonic() < ends and not all(
+                guard.look([f"read/{directory}/{rank}"]) or guard.has_left(rank) for rank in readers
+            ):
+                time.sleep(_POLL_S)
+        shutil.rmtree(directory.parent, ignore_errors=True)
 
     def close(self) -> None:
         """Delete the local copies, when the other ranks have uploaded what they added (or have had time to)."""
@@ -120,7 +133,7 @@ class RemoteCheckpoints:
             last = [f"uploaded/{path}/{rank}" for path in self._staged[-1].iterdir() for rank in ranks]
             ends = time.monotonic() + _LAST_WORD_S
             while guard.look(last) is None and time.monotonic() < ends:
-                time.sleep(0.05)
+                time.sleep(_POLL_S)
         for path in self._staged:
             shutil.rmtree(path, ignore_errors=True)
         self._staged.clear()

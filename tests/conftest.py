@@ -7,9 +7,12 @@ import pytest
 
 
 def pytest_configure() -> None:
-    # What a test starts inherits this: under nohup no signal of a closed terminal would reach it.
+    # What a test starts inherits this: no signal of a closed terminal would reach it under nohup, and no Ctrl-C in the
+    # background of a shell.
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

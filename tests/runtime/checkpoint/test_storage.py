@@ -212,8 +212,16 @@ def test_the_accelerator_saves_to_and_loads_from_a_url(url: str, in_background: 
 
 
 RANKS = """
-from runtime import FullyShardedDataParallelPlugin as Plugin
-said = {}
+import time
+from runtime import FullyShardedDataParallelPlugin as Plugin, saving
+said, rng_ranks = {}, saving.saved_rng_ranks
+
+def read_late(directory):  # the others are through with the local copy long before
+    time.sleep(0.3 * accelerator.process_index)
+    assert rng_ranks(directory) == [0, 1]
+    return rng_ranks(directory)
+
+saving.saved_rng_ranks = read_late
 for name, plugin in (("replicated", None), ("sharded", Plugin())):
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     model = accelerator.prepare(nn.Linear(3, 3))
