@@ -1,14 +1,15 @@
 """Reading a batch's samples in this process, as torch's loader does without workers, in fewer steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, MapDataPipe, TensorDataset
 
 from .collation import collate_plain, is_default
 
+T = TypeVar("T")
 _TRACED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 """What torch's loader calls the time of a batch in a trace."""
 
@@ -42,6 +43,18 @@ def traced() -> AbstractContextManager[Any]:
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]  # there, not exported
         return torch.autograd.profiler.record_function(_TRACED)
     return _UNTRACED
+
+
+def traced_all(things: Iterable[T]) -> Iterator[T]:
+    """Each thing, the time of its making traced."""
+    iterator = iter(things)
+    while True:
+        with traced():
+            try:
+                thing = next(iterator)
+            except StopIteration:
+                return
+        yield thing
 
 
 _UNTRACED = nullcontext()

@@ -1,8 +1,7 @@
 """Random numbers that data draws from the global generators, kept apart from those of the training."""
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any, TypeVar
 
@@ -11,43 +10,61 @@ import torch
 
 T = TypeVar("T")
 _EMPTY: Any = object()
+_DRAW_NO_MORE: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
+"""Iterators whose elements are all there when they begin, as samplers that draw an epoch's order give them."""
 
 
-def apart(things: Iterable[T], seed: int) -> Iterator[T]:
+def apart(
+    things: Iterable[T],
+    seed: int,
+    *,
+    through: Callable[[Iterator[T]], Iterator[Any]] = iter,
+    finish: Callable[[Any], Any] | None = None,
+) -> Iterator[Any]:
     """The same elements, each produced with python's, numpy's and torch's generators in a state of its own.
 
     What is drawn depends on the seed alone, so ranks that read one stream read the same, and a training that draws
     in between is not disturbed.
+
+    Args:
+        through: makes other elements of the things, and draws nothing itself.
+        finish: makes what is yielded of an element, and may draw, but leaves no trace in what later elements draw.
     """
-    own: Any = None
-    iterator: Iterator[T] | None = None
-    while True:
-        before = _states()
-        if own is None:
-            _begin(seed)
-        else:
-            _restore(own)
-        try:
-            if iterator is None:
-                iterator = iter(things)
-            item = next(iterator, _EMPTY)
-        finally:
-            own = _states()
-            _restore(before)
-        if item is _EMPTY:
-            return
-        yield item
-
-
-@contextmanager
-def seeded_generators(seed: int) -> Iterator[None]:
-    """While inside, the global generators begin at `seed`; afterwards they stand where they stood."""
     before = _states()
     _begin(seed)
     try:
-        yield
+        iterator = iter(things)
+        own = _states()
     finally:
         _restore(before)
+    elements = through(iterator)
+    if type(iterator) in _DRAW_NO_MORE and finish is None:
+        yield from elements
+        return
+    while True:
+        before = _states()
+        _restore(own)
+        try:
+            element = next(elements, _EMPTY)
+            if element is _EMPTY:
+                return
+            own = _states()
+            finished = element if finish is None else finish(element)
+        finally:
+            _restore(before)
+        yield finished
+
+
+class SpareGenerators:
+    """For what is to draw from the global generators while apart() has put them aside."""
+
+    def __init__(self) -> None:
+        self._numpy = np.random.MT19937(0)  # made once, since that takes longer than a batch
+
+    def seed(self, seed: int) -> None:
+        """Let the global generators begin at the seed; their states of now are lost, but for numpy's."""
+        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]  # public, unlisted
+        seed_generators(seed)
 
 
 def seed_generators(seed: int) -> None:

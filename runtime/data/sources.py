@@ -1,7 +1,7 @@
 """One rank's batches of an epoch of a data set with indices, and what all sources have in common."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -21,12 +21,19 @@ from .fetching import make_fetch, reads_plainly, traced
 from .position import LoaderPosition
 from .randomness import apart, reseeded, seed_generators
 from .samplers import Sharding, count_batches, shard_batches
+from .seedable import SeedableRandomSampler
 
 T = TypeVar("T")
 Notes = tuple[int | None, bool, int | None]
 """What SourceBatch says of a batch beside its data: num_valid, is_last, length."""
 
-_DRAW_FROM_THEIR_OWN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_DRAW_FROM_THEIR_OWN = (
+    SequentialSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    SeedableRandomSampler,
+)
 
 
 class SourceBatch(NamedTuple):
@@ -126,16 +133,19 @@ class IndexedSource:
         seed, epoch = derive_seed(position.seed, position.epoch), position.epoch
         base = self._loader.batch_sampler
         if base is None:
-            sampler = self._loader.sampler
-            dealt: Any = singly(_following(sampler, seed, epoch))
-            own = type(sampler) in _DRAW_FROM_THEIR_OWN
-        else:
-            dealt = _following(base, seed, epoch)
-            inner = getattr(dealt, "sampler", None)
-            if inner is not None:
-                dealt.sampler = _following(inner, seed, epoch)
-            own = type(base) is BatchSampler and type(inner) in _DRAW_FROM_THEIR_OWN
-        return iter(dealt) if own else apart(dealt, seed)
+            return _indices(_following(self._loader.sampler, seed, epoch), seed, through=singly)
+        dealt = _following(base, seed, epoch)
+        inner = getattr(dealt, "sampler", None)
+        if inner is not None:
+            dealt.sampler = _following(inner, seed, epoch)
+        if type(base) is not BatchSampler:
+            return _indices(dealt, seed)
+
+        def in_batches(indices: Iterator[Any]) -> Iterator[Any]:
+            dealt.sampler = indices
+            return iter(dealt)
+
+        return _indices(dealt.sampler, seed, through=in_batches)
 
 
 class _TorchReader:
@@ -238,6 +248,13 @@ class _Planned:
 
     def __iter__(self) -> Iterator[Any]:
         return self._plan
+
+
+def _indices(sampler: Any, seed: int, *, through: Callable[[Iterator[Any]], Iterator[Any]] = iter) -> Iterator[Any]:
+    """What comes of a sampler's elements, its draws from the global generators kept apart."""
+    if type(sampler) in _DRAW_FROM_THEIR_OWN:
+        return through(iter(sampler))
+    return apart(sampler, seed, through=through)
 
 
 def _following(sampler: Any, seed: int, epoch: int) -> Any:

@@ -1,19 +1,20 @@
 """One rank's batches of a stream: every rank reads all of it and keeps its share."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert, get_worker_info
 
 from ..seeding import derive_seed
+from .collation import collate_plain, is_default
+from .fetching import reads_plainly, traced_all
 from .position import LoaderPosition
-from .randomness import apart, seeded_generators
+from .randomness import SpareGenerators, apart
 from .samplers import Sharding, Share, count_batches, deal_rounds
-from .sources import SourceBatch, set_epoch, singly, worker_options
+from .sources import SourceBatch, followed, set_epoch, singly, worker_options
 
 _DRAW_NOTHING = (default_collate, default_convert)
 
@@ -35,6 +36,7 @@ class StreamSource:
         if loader.num_workers > 0:
             options["worker_init_fn"] = _WorkerStart(loader.worker_init_fn)
         self._inner: DataLoader[Any] = DataLoader(self._stream, batch_size=None, generator=self._generator, **options)
+        self._reads_here = reads_plainly(loader)
 
     def batches(self, position: LoaderPosition) -> Iterator[SourceBatch]:
         return with_last(batch for (batch,) in self.read(position) if batch is not None)
@@ -43,7 +45,7 @@ class StreamSource:
         """The batches of each round: of all ranks, or of this one alone."""
         self._stream.begin(position)
         self._generator.manual_seed(derive_seed(position.seed, position.epoch, "workers"))
-        return (batches for batches in self._inner if batches)
+        return filter(None, traced_all(self._stream) if self._reads_here else self._inner)
 
     def count(self, rank: int, position: LoaderPosition) -> int:  # noqa: ARG002  # of the protocol
         return stream_count(self._loader, replace(self.sharding, rank=rank))
@@ -57,6 +59,7 @@ class DealtStream(IterableDataset[Any]):
         self._batch_size = loader.batch_size
         self._drop_last = loader.drop_last
         self._collate: Callable[[Any], Any] = loader.collate_fn
+        self._spare = None if self._collate in _DRAW_NOTHING else SpareGenerators()
         self._sharding = sharding
         self._ranks = range(sharding.world_size) if all_ranks else range(sharding.rank, sharding.rank + 1)
         # seed, epoch, turn, and batches taken from each reader: workers that stay see what is written here.
@@ -80,40 +83,37 @@ class DealtStream(IterableDataset[Any]):
         start = taken[reader]
         rounds = deal_rounds(self._base(), self._sharding, start=start)
         begun = start // self._sharding.base_batches(1)
-        for number, shares in enumerate(apart(rounds, derive_seed(seed, epoch, "stream", reader)), begun):
-            yield [
-                None
-                if share is None
-                else self._batch(share, reader, derive_seed(seed, epoch, "collate", reader, number, rank))
-                for rank, share in enumerate(shares)
-                if rank in self._ranks
-            ]
+        numbers = count(begun)
+        collate = collate_plain if worker is None and is_default(self._collate) else self._collate
+
+        def collated(shares: list[Share[Any] | None]) -> list[SourceBatch | None]:
+            number = next(numbers)
+            batches: list[SourceBatch | None] = []
+            for rank in self._ranks:
+                if (share := shares[rank]) is not None and self._spare is not None:
+                    # What collate_fn draws is not what the next samples are drawn from, which all ranks read alike.
+                    self._spare.seed(derive_seed(seed, epoch, "collate", reader, number, rank))
+                batches.append(None if share is None else self._batch(share, collate, reader))
+            return batches
+
+        yield from apart(rounds, derive_seed(seed, epoch, "stream", reader), finish=collated)
 
     def _base(self) -> Iterator[list[Any]]:
         if self._batch_size is None:
             return singly(self.dataset)
         return batched(self.dataset, self._batch_size, self._drop_last)
 
-    def _batch(self, share: Share[Any], reader: int, seed: int) -> SourceBatch:
-        whole = self._batch_size is None
-        with self._collating(seed):
-            data = self._collate(share.items[0] if whole else share.items)
-        num_valid = None if share.num_valid == len(share.items) else share.num_valid
-        return SourceBatch(data, num_valid, False, None if whole else len(share.items), reader)
-
-    def _collating(self, seed: int) -> AbstractContextManager[None]:
-        """A collate_fn may draw: not from what the next samples are drawn from, which all ranks read alike."""
-        return nullcontext() if self._collate in _DRAW_NOTHING else seeded_generators(seed)
+    def _batch(self, share: Share[Any], collate: Callable[[Any], Any], reader: int) -> SourceBatch:
+        whole, length = self._batch_size is None, len(share.items)
+        data = collate(share.items[0] if whole else share.items)
+        num_valid = None if share.num_valid == length else share.num_valid
+        return SourceBatch(data, num_valid, False, None if whole else length, reader)
 
 
 def with_last(batches: Iterable[SourceBatch]) -> Iterator[SourceBatch]:
     """Look one batch ahead, since a stream does not say when it ends."""
-    iterator = iter(batches)
-    held = next(iterator, None)
-    while held is not None:
-        following = next(iterator, None)
-        yield held._replace(is_last=following is None)
-        held = following
+    for (data, num_valid, _, length, reader), following in followed(batches):
+        yield SourceBatch(data, num_valid, following is None, length, reader)
 
 
 def batched(stream: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
