@@ -16,7 +16,7 @@ from .domain.reports import SmokeResult
 from .plan_difference import differences as plan_differences
 from .shown_plan import shown_lines
 from .signatures import key_id, verify
-from .text import redact
+from .text import mixed_words, redact
 
 DECISION_TYPE = "application/vnd.forerun.decision+json"
 MAX_REASON_CHARACTERS = 2000
@@ -88,7 +88,10 @@ def shown_text(
         differences: against the plan that this one was made from.
         since_approved: the last plan of this script that was approved, and the differences; None: there was none.
     """
-    lines = shown_lines(record, request, spec=spec, differences=differences, since_approved=since_approved)
+    lines = list(shown_lines(record, request, spec=spec, differences=differences, since_approved=since_approved))
+    mixed = mixed_words("\n".join(lines))
+    words = f"WARNING: {', '.join(mixed)} may be read as something else" if mixed else "none"
+    lines.insert(-2, f"Words with letters of several alphabets: {words}")  # near the digests, where nobody looks past
     return "\n".join(lines) + "\n"
 
 

@@ -48,7 +48,9 @@ def shown_lines(
     yield f"Made {_utc(request.created_at_s)}, expires {_utc(request.expires_at_s)}"
     yield ""
     yield from _list("Changed against plan " + (record.base_plan_id or "(none before)"), differences, empty="nothing")
-    if since_approved is not None and since_approved[0] != record.base_plan_id:
+    if since_approved is None:
+        yield "Approved before: no plan of this script"
+    elif since_approved[0] != record.base_plan_id:
         title = f"Changed against plan {since_approved[0]}, the last that was approved"
         yield from _list(title, since_approved[1], empty="nothing")
     if plan is not None:

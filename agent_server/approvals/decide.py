@@ -25,12 +25,14 @@ class Verdict:
 
     Attributes:
         shown: the exact text.
+        request_digest: of the request that the text is about; another one under the same id is not decided.
         channel: where: `terminal` or `web`.
     """
 
     decision: Literal["approve", "refuse"]
     shown: str
     channel: str
+    request_digest: str
     accepted_not_shown: tuple[str, ...] = ()
     note: str = ""
 
@@ -66,6 +68,11 @@ def decide(
     request = store.request(request_id)
     record = store.plan(request.plan_id)
     now_s = max(clock(), store.latest_time_s())
+    if request.digest != verdict.request_digest:
+        raise Refused(
+            f"request {request_id} is another one than the text was about: it was edited while it was being decided",
+            next_step="`forerun audit verify`; decide nothing before it is clear who edited the database",
+        )
     if record.state is not PlanState.REQUESTED:
         raise WrongStep(
             f"plan {record.plan_id} is {record.state.value}: no decision is open", next_step="ask for a new request"

@@ -59,7 +59,7 @@ def approve(settings: Settings, request_id: str, *, key_prefix: str) -> None:
         shown = _show(terminal, store, settings, request, record, key)
         accepted = _have_it_typed(terminal, request, record)
         private_key = unlock(terminal, settings.keys_dir, key)
-        verdict = Verdict("approve", shown, "terminal", accepted_not_shown=accepted)
+        verdict = Verdict("approve", shown, "terminal", request.digest, accepted_not_shown=accepted)
         decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
     left = ago(request.expires_at_s - time.time())
     terminal.say(
@@ -89,7 +89,7 @@ def refuse(settings: Settings, request_id: str, *, key_prefix: str) -> None:
         while not (note := terminal.ask("Reason for refusing: ")):
             terminal.wrong_answer("the agent and the report need a reason")
         private_key = unlock(terminal, settings.keys_dir, key)
-        verdict = Verdict("refuse", shown, "terminal", note=note)
+        verdict = Verdict("refuse", shown, "terminal", request.digest, note=note)
         decide(store, request_id, verdict, key=key, private_key=private_key, clock=time.time)
     terminal.say(f"{request_id} is refused by {key.approver}; plan {request.plan_id} will not launch.", style="bold")
 
@@ -138,7 +138,7 @@ def _show(
     record_shown(store, request.request_id, approver=key.approver, text=text, channel="terminal")
     style = "bold magenta" if key.level is AssuranceLevel.SIMULATED else "bold yellow"
     terminal.say(f"*** {LEVEL_WORDS[key.level]} ***", style=style)
-    terminal.say(text)
+    terminal.say_how_long(terminal.say(text))
     return text
 
 

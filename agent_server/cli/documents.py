@@ -56,7 +56,7 @@ def apply_document(settings: Settings, kind: DocumentKind, path: Path, *, key_pr
         key = choose_key(store, settings.keys_dir, key_prefix)
         shown = _shown_text(store, document, key)
         record_shown(store, f"applied:{kind}", approver=key.approver, text=shown, channel="terminal")
-        terminal.say(shown)
+        terminal.say_how_long(terminal.say(shown))
         for warning in document.warnings:
             terminal.say(f"Warning: {warning}", style="bold yellow")
         prompt = f"Digest of the file, first {SHORT_DIGEST_CHARACTERS} characters: "

@@ -4,8 +4,10 @@ import getpass
 import os
 import sys
 import termios
+from collections.abc import Iterator
 from typing import TextIO
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
@@ -15,6 +17,9 @@ from tools.domain.ports import StoreMode
 from tools.text import visible
 
 MAX_WRONG_ANSWERS = 3
+_GOES_ON = "  ...> "
+_LEAST_COLUMNS = 40
+_COLUMNS_UNTOLD = 80
 
 
 class NothingDecided(Refused):
@@ -43,10 +48,24 @@ class Terminal:
         self._console = Console(file=self._output, highlight=False, soft_wrap=True)
         self._wrong_answers = 0
 
-    def say(self, text: str = "", *, style: str = "") -> None:
-        """Show a text of one or more lines."""
-        self._console.print(Text(visible(text, keep_newlines=True), style=style))
+    def say(self, text: str = "", *, style: str = "") -> int:
+        """Show a text of one or more lines; how many rows it took.
+
+        A line that is longer than a row goes on behind a mark: no text, however long, begins a row of its own.
+        """
+        rows = list(_rows(visible(text, keep_newlines=True), self._size().columns))
+        self._console.print(Text("\n".join(rows), style=style))
         self._output.flush()
+        return len(rows)
+
+    def say_how_long(self, num_rows: int) -> None:
+        """Tell the human when a text has run out of sight."""
+        seen = self._size().lines
+        if num_rows >= seen > 0:
+            self.say(f"The text above has {num_rows} lines, {seen} are in sight: scroll up and read all of them.")
+
+    def _size(self) -> os.terminal_size:
+        return os.get_terminal_size(self._output.fileno())
 
     def ask(self, prompt: str) -> str:
         """The line that the human types after the prompt; what was typed before it does not count.
@@ -90,6 +109,18 @@ class Terminal:
                 next_step="start again when you have read the plan",
             )
         self.say(f"Wrong: {why}. {MAX_WRONG_ANSWERS - self._wrong_answers} left.", style="red")
+
+
+def _rows(text: str, columns: int) -> Iterator[str]:
+    """The lines of the text, cut to the width of the terminal; what goes on is marked."""
+    columns = max(columns or _COLUMNS_UNTOLD, _LEAST_COLUMNS)
+    for line in text.split("\n"):
+        if cell_len(line) <= columns:
+            yield line
+            continue
+        first = chop_cells(line, columns)[0]
+        yield first
+        yield from (_GOES_ON + part for part in chop_cells(line[len(first) :], columns - len(_GOES_ON)))
 
 
 def _require_no_agent(mode: StoreMode) -> None:

@@ -7,6 +7,7 @@ from tools.domain.ports import Store
 from tools.plan_difference import differences
 
 _SEARCHED = 50
+_PAGE = 100
 _ASKED = frozenset({PlanState.REQUESTED, PlanState.APPROVED, PlanState.LAUNCHED})
 _APPROVED = frozenset({PlanState.APPROVED, PlanState.LAUNCHED})
 
@@ -20,11 +21,20 @@ def against_base(store: Store, record: PlanRecord) -> tuple[str, ...] | None:
 
 
 def since_approved(store: Store, record: PlanRecord) -> tuple[str, tuple[str, ...]] | None:
-    """The last plan of the same script that a human approved, and what differs; None if there is none."""
-    other = _newest(store, record, _APPROVED)
-    if other is None or other.plan is None or record.plan is None:
-        return None
-    return other.plan_id, differences(other.plan, record.plan)
+    """The last plan of the same script that a human approved, and what differs; None if there is none.
+
+    A launch in the free tier was approved by nobody, and plans made since, however many, hide none that was.
+    """
+    before: str | None = None
+    while record.plan is not None:
+        page = store.plans(limit=_PAGE, before=before)
+        for other in page:
+            if other.plan is not None and _is_like(other, record, _APPROVED) and _was_approved(store, other):
+                return other.plan_id, differences(other.plan, record.plan)
+        if len(page) < _PAGE:
+            break
+        before = page[-1].plan_id
+    return None
 
 
 def in_words(store: Store, record: PlanRecord) -> list[str]:
@@ -47,10 +57,18 @@ def _listed(changes: tuple[str, ...]) -> str:
 def _newest(store: Store, record: PlanRecord, states: frozenset[PlanState]) -> PlanRecord | None:
     if record.plan is None:
         return None
-    for other in store.plans(limit=_SEARCHED):
-        if other.plan_id != record.plan_id and other.state in states and _script(other) == _script(record):
-            return other
-    return None
+    return next((other for other in store.plans(limit=_SEARCHED) if _is_like(other, record, states)), None)
+
+
+def _is_like(other: PlanRecord, record: PlanRecord, states: frozenset[PlanState]) -> bool:
+    """Whether it is another plan of the same script, in one of these states."""
+    return other.plan_id != record.plan_id and other.state in states and _script(other) == _script(record)
+
+
+def _was_approved(store: Store, record: PlanRecord) -> bool:
+    request = store.request_for_plan(record.plan_id)
+    approval = store.approval(request.request_id) if request else None
+    return approval is not None and approval.decision.decision == "approve"
 
 
 def _script(record: PlanRecord) -> Path | None:

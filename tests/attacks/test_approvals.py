@@ -152,7 +152,7 @@ def test_a_copied_state_directory_approves_and_launches_nothing(bench: Bench, tm
     there = place_on(bench, copy)
     try:
         assert "copies approve nothing" in refusal(there, record.plan_id)
-        verdict = Verdict("approve", "what was shown", "terminal")
+        verdict = Verdict("approve", "what was shown", "terminal", request.digest)
         human = bench.human
         with pytest.raises(Refused, match="copies approve nothing"):
             decide(
@@ -185,8 +185,9 @@ def test_a_simulated_directory_lends_its_approvals_to_nobody(bench: Bench, tmp_p
     request = bench.requested()
     record = bench.store.plan(request.plan_id)
     demo.add_plan(record.model_copy(update={"state": PlanState.ESTIMATED}))
-    demo.add_request(request.model_copy(update={"store": demo.identity}), plan=record)
-    simulated = actor.decide(request)
+    asked = request.model_copy(update={"store": demo.identity})
+    demo.add_request(asked, plan=record)
+    simulated = actor.decide(asked)
     with pytest.raises(Refused, match="simulated"):
         bench.store.add_decision(simulated, plan=record)
     with pytest.raises(Refused, match="simulated"):

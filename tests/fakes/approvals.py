@@ -134,7 +134,13 @@ class Human:
         return self
 
     def decide(self, request: ApprovalRequest, *, decision: str = "approve", accept: tuple[str, ...] = ()) -> Approval:
-        verdict = Verdict(decision=decision, shown="what was shown", channel="terminal", accepted_not_shown=accept)  # type: ignore[arg-type]  # literals
+        verdict = Verdict(
+            decision=decision,  # type: ignore[arg-type]  # literals
+            shown="what was shown",
+            channel="terminal",
+            request_digest=request.digest,
+            accepted_not_shown=accept,
+        )
         return decide(self.store, request.request_id, verdict, key=self.key, private_key=self.private, clock=self.clock)
 
 

@@ -64,7 +64,16 @@ class Bench:
         cost: float | None = None,
     ) -> PlanRecord:
         """A stored plan in this state (up to `estimated`), with the evidence that belongs to it."""
-        plan = self.plan(argv=argv, sweep=sweep)
+        return self.put(self.plan(argv=argv, sweep=sweep), state, cost=cost)
+
+    def put(
+        self, plan: TrainingPlan, state: PlanState = PlanState.ESTIMATED, *, cost: float | None = None
+    ) -> PlanRecord:
+        """Store this plan in this state (up to `estimated`), with the evidence that belongs to it.
+
+        Args:
+            cost: of the estimate, in EUR; None is unknown.
+        """
         tried = state in (PlanState.SMOKED, PlanState.ESTIMATED)
         record = PlanRecord(
             plan_id=new_id("plan"),

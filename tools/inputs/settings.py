@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,7 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 YES_NO = ("yes", "no")
 _OTHERS = ("device", "mixed_precision", "env", "pass_env", "loss", "launcher", "personal_data")
 KEYS = (*_NUMBERS, *_OTHERS, *BATCH_SETTINGS)
+_TWICE = object()
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -124,7 +125,10 @@ def _with_variables(given: Mapping[str, Any]) -> dict[str, Any]:
     if single:
         whole = rest.get("env", {})
         whole = _parse_pairs(whole) if isinstance(whole, str) else whole
-        rest["env"] = {**whole, **single} if isinstance(whole, Mapping) else whole
+        if isinstance(whole, Mapping):
+            rest["env"] = _each_once([*whole.items(), *single.items()])
+        else:
+            rest["env"] = whole
     return rest
 
 
@@ -185,6 +189,11 @@ def _put_pairs(settings: Settings, value: Any, origin: Origin, notes: Notes) -> 
     if not isinstance(pairs, Mapping):
         notes.error("bad_setting", "env is no mapping of names to values", "allowed: {'NAME': 'value'} or NAME=value")
         return
+    twice = [name for name, text in pairs.items() if text is _TWICE]
+    if twice:
+        text = f"env names {', '.join(map(repr, twice))} twice"
+        notes.error("bad_setting", text, "each variable once, so that there is one value to approve")
+        return
     bad = [name for name in pairs if not isinstance(name, str) or not _VARIABLE.match(name)]
     nul = [name for name, text in pairs.items() if "\0" in str(text)]
     if bad or nul:
@@ -199,14 +208,22 @@ def _env_text(value: Any) -> str:
 
 def _parse_pairs(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, object_pairs_hook=_each_once)
+    except (ValueError, RecursionError):
         pass
     try:
         words = shlex.split(text)
     except ValueError:
         return None
-    return dict(word.split("=", 1) for word in words) if all("=" in word for word in words) else None
+    return _each_once([word.split("=", 1) for word in words]) if all("=" in word for word in words) else None
+
+
+def _each_once(pairs: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    """The mapping; a name that is given twice has no value but `_TWICE`."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        found[name] = _TWICE if name in found else value
+    return found
 
 
 def _put_names(settings: Settings, value: Any, origin: Origin, notes: Notes) -> None:

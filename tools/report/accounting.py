@@ -8,6 +8,7 @@ from runtime.errors import RecordError
 from runtime.layout import RunLayout
 from runtime.run_files import read_claim, read_heartbeat
 
+from ..domain.budget import plausible
 from ..domain.run_state import RunRecord
 
 _SECONDS_PER_HOUR = 3600.0
@@ -94,19 +95,23 @@ def spell_of(run: RunRecord) -> Spell:
 
 
 def _spell(run: RunRecord, started_at_s: float | None, seconds: float | None, source: str) -> Spell:
+    if seconds is not None and not plausible(seconds):
+        return Spell(run.run_id, run.state.value, None, None, f"unknown: {source} says {seconds:g} s")
     return Spell(run.run_id, run.state.value, started_at_s, seconds, source)
 
 
 def _without_repeats(spells: Iterable[Spell]) -> tuple[list[Spell], list[str]]:
+    """Each spell once; of two reports the longer one, since the other was made earlier."""
     seen: dict[tuple[str, float | None], Spell] = {}
-    notes = []
+    notes: dict[str, None] = {}
     for spell in spells:
         key = (spell.run_id, spell.started_at_s)
         if key in seen:
-            notes.append(f"{spell.run_id} was reported more than once and is counted once")
-            continue
+            notes[f"{spell.run_id} was reported more than once and is counted once"] = None
+            if (seen[key].seconds or 0.0) >= (spell.seconds or 0.0):
+                continue
         seen[key] = spell
-    return list(seen.values()), notes
+    return list(seen.values()), list(notes)
 
 
 def _cost(spell: Spell, price_per_hour: float | None) -> float | None:

@@ -10,6 +10,7 @@ from runtime.config.plan import TrainingPlan
 from tools.domain.approval import Assessment, AssuranceLevel
 from tools.domain.reports import CostEstimate
 from tools.evidence.prices import PriceList, hourly_rate
+from tools.inputs.environment import BASE
 
 from .device_use import NOT_LOOKED_AT, DeviceUse
 from .in_force import PolicyInForce, PricesInForce
@@ -168,7 +169,11 @@ def _by_personal_data(policy: Policy, plan: TrainingPlan) -> _Need:
     table = policy.launches.personal_data
     if any(s.name == "personal_data" and s.value == "yes" for s in plan.settings):
         return _Need(table.present, "personal data: the plan's settings say that there is some", False)
-    holding = [file.path for file in plan.data if _below(file.path, table.paths_with)]
+    holding = [
+        file.path
+        for file in plan.data
+        if _below(file.path, table.paths_with) or any(_below(root, (file.path,)) for root in table.paths_with)
+    ]  # a directory holds what lies below it
     if holding:
         return _Need(table.present, f"personal data: the policy names {', '.join(holding)}", False)
     if plan.data and all(_below(file.path, table.paths_without) for file in plan.data):
@@ -180,9 +185,11 @@ def _by_personal_data(policy: Policy, plan: TrainingPlan) -> _Need:
 def _by_reach(policy: Policy, plan: TrainingPlan) -> _Need:
     table = policy.launches.irreversible
     signs = [f"the secret {name} is passed to the job" for name in plan.inherited]
+    given = dict.fromkeys(text for arguments in (plan.argv, *plan.sweep) for text in arguments)
+    variables = [f"{name}={value}" for name, value in sorted(plan.environment.items()) if name not in BASE]
     for word in table.words:
-        given = dict.fromkeys(text for arguments in (plan.argv, *plan.sweep) for text in arguments)
         signs += [f"{word!r} stands in the argument {text!r}" for text in given if word.lower() in text.lower()]
+        signs += [f"{word!r} stands in the variable {text!r}" for text in variables if word.lower() in text.lower()]
     if signs:
         return _Need(table.signs, f"may be irreversible: {'; '.join(signs)}", False)
     return _Need(table.none_seen, "no sign of something irreversible was seen", True)

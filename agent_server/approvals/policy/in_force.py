@@ -122,8 +122,11 @@ class FileChange:
 def file_change(document: AppliedDocument) -> FileChange:
     """Whether the file still says what was signed."""
     path = Path(document.statement.path)
-    if not path.exists():
-        return FileChange(False, f"the file {path} is gone; the text that was signed counts")
+    try:
+        if not path.exists():
+            return FileChange(False, f"the file {path} is gone; the text that was signed counts")
+    except OSError as error:  # a directory on the way that cannot be entered
+        return FileChange(True, f"its file cannot be looked at: {error.strerror}")
     try:
         same = hashlib.sha256(read_file(path)).hexdigest() == document.statement.sha256
     except InvalidInput as error:

@@ -8,12 +8,11 @@ from agent_server.procedure.asking import request_approval
 from agent_server.procedure.starting import Started, launch_training
 from runtime.layout import RunLayout
 from runtime.run_files import read_order
-from tests.fakes.approvals import cost_estimate, smoke_result
+from tests.fakes.approvals import cost_estimate
 from tests.fakes.bench import Bench
 from tests.fakes.policies import apply_file, write
 from tools.domain.errors import Refused
-from tools.domain.ids import new_id
-from tools.domain.plan_state import PlanRecord, PlanState
+from tools.domain.plan_state import PlanRecord
 from tools.request_approval import shown_text
 
 PRICES = "{currency: EUR, source: contract 17, as_of: 2026-01-01, prices: [{amount: 6.00, per: node_hour}]}\n"
@@ -22,19 +21,8 @@ PRICES = "{currency: EUR, source: contract 17, as_of: 2026-01-01, prices: [{amou
 def put(bench: Bench, *, ceiling: float | None, estimated: float | None) -> PlanRecord:
     """A plan of at most 600 s at 6.00 EUR an hour: 1.00 EUR."""
     plan = bench.plan()
-    plan = plan.model_copy(update={"ceilings": plan.ceilings.model_copy(update={"cost": ceiling})})
-    record = PlanRecord(
-        plan_id=new_id("plan"),
-        state=PlanState.ESTIMATED,
-        requester="agent",
-        created_at_s=bench.clock(),
-        plan=plan,
-        plan_digest=plan.digest,
-        smoke=smoke_result(plan),
-        estimate=cost_estimate(plan, cost=estimated),
-    )
-    bench.store.add_plan(record)
-    return record
+    ceilings = plan.ceilings.model_copy(update={"cost": ceiling})
+    return bench.put(plan.model_copy(update={"ceilings": ceilings}), cost=estimated)
 
 
 @pytest.mark.parametrize(("ceiling", "most"), [(None, "1.00"), (0.4, "0.40"), (7.0, "1.00")])

@@ -10,11 +10,9 @@ from agent_server.procedure.starting import Started, launch_training
 from runtime.layout import RunLayout
 from runtime.run_files import read_order
 from runtime.snapshots.data_manifest import FOLDER, data_drift, describe_data, store_manifest
-from tests.fakes.approvals import cost_estimate, smoke_result
 from tests.fakes.bench import Bench
 from tools.domain.errors import Refused
-from tools.domain.ids import new_id
-from tools.domain.plan_state import PlanRecord, PlanState
+from tools.domain.plan_state import PlanRecord
 from tools.request_approval import shown_text
 
 
@@ -33,18 +31,7 @@ def approved(bench: Bench, folder: Path) -> PlanRecord:
     file, entries = describe_data("train", folder)
     store_manifest(bench.place.settings.snapshots_dir / FOLDER, entries)
     plan = bench.plan()
-    plan = plan.model_copy(update={"data": (*plan.data, file)})
-    record = PlanRecord(
-        plan_id=new_id("plan"),
-        state=PlanState.ESTIMATED,
-        requester="agent",
-        created_at_s=bench.clock(),
-        plan=plan,
-        plan_digest=plan.digest,
-        smoke=smoke_result(plan),
-        estimate=cost_estimate(plan),
-    )
-    bench.store.add_plan(record)
+    record = bench.put(plan.model_copy(update={"data": (*plan.data, file)}))
     request = request_approval(bench.place, record.plan_id, "").request
     text = shown_text(record, request, spec=None, differences=())
     assert f"train {folder} (3 files, 30 bytes, each known by name, full sha256 " in text

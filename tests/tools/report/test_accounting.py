@@ -49,6 +49,33 @@ def test_refused_failed_and_repeated_launches() -> None:
     assert found.notes == ("C was reported more than once and is counted once",)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_reports_of_one_spell_the_later_one_counts_once(order: int) -> None:
+    spells = [
+        Spell("A", "running", 0.0, 600.0, "last heartbeat; the run goes on"),
+        Spell("A", "succeeded", 0.0, 1_800.0, "result.json"),
+        Spell("A", "running", 0.0, None, "unknown"),
+    ]
+    found = account(spells[::order], price_per_hour=2.0)
+    assert (found.total_seconds, found.total_cost, len(found.lines)) == (1_800.0, 1.0, 1)
+    assert found.notes == ("A was reported more than once and is counted once",)
+
+
+@pytest.mark.parametrize("seconds", ["-36000.0", "1e300", "NaN", "Infinity"])
+def test_seconds_that_no_job_can_have_run_are_unknown_and_lower_no_total(
+    prepared: PreparedRun, tmp_path: Path, seconds: str
+) -> None:
+    layout = RunLayout(tmp_path / "other")
+    layout.root.mkdir()
+    lost = prepared.run.model_copy(update={"result": None, "state": RunState.LOST, "run_dir": str(layout.root)})
+    beat = Heartbeat(time_s=100.0, pid=1, start_ticks=1, boot_id="x", elapsed_s=4.5, disk_bytes=1, phase="running")
+    layout.heartbeat.write_text(beat.model_dump_json().replace("4.5", seconds))
+    odd = spell_of(lost)
+    assert odd.seconds is None
+    assert odd.source.startswith("unknown")
+    assert account([odd, spell_of(prepared.run)], price_per_hour=1.0).total_cost is None
+
+
 def test_the_printed_total_is_the_sum_of_the_printed_lines() -> None:
     spells = [Spell(name, "succeeded", float(n), 1_000.0, "result.json") for n, name in enumerate("ABC")]
     found = account(spells, price_per_hour=1.2)  # 0.3333 each

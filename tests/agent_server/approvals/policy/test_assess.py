@@ -147,6 +147,9 @@ PERSONAL = "{absent: A2, present: A3, paths_with: [/data/patients], paths_withou
     [
         ("/data/train.csv", None, A2),
         ("/data/patients/a.csv", None, A3),
+        ("/data/public", None, A2),
+        ("/data", None, A3),
+        ("/", None, A3),
         ("/database/train.csv", None, A3),
         ("/elsewhere/train.csv", None, A3),
         ("/data/train.csv", "yes", A3),
@@ -176,6 +179,9 @@ def test_a_plan_without_declared_data_is_no_plan_without_personal_data() -> None
         ({"argv": ("--push_to_hub",)}, A3),
         ({"argv": ("--PUSH_TO_HUB=1",)}, A3),
         ({"argv": ("--pushing",)}, A2),
+        ({"environment": {"PUSH_TO_HUB": "1"}}, A3),
+        ({"environment": {"MODE": "push_to_hub"}}, A3),
+        ({"environment": {"HOME": "/home/push_to_hub"}}, A2),
     ],
 )
 def test_signs_of_something_irreversible(changes: dict[str, object], expected: AssuranceLevel) -> None:

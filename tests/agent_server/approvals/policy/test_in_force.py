@@ -103,6 +103,11 @@ def test_a_file_that_is_gone_leaves_what_was_signed_and_one_that_cannot_be_read_
     assert "is gone" in found.notes[0]
     file.mkdir()
     assert policy_in_force(store).version == SHIPPED
+    file.rmdir()
+    file.symlink_to("x" * 300)  # no file can have this name, so nothing can be said of it
+    found = policy_in_force(store)
+    assert found.version == SHIPPED
+    assert "cannot be looked at: File name too long" in found.notes[0]
 
 
 def test_an_edited_price_file_makes_every_cost_unknown(store: SqlStore, human: Human, price_file: Path) -> None:
