@@ -18,15 +18,56 @@ from typing import Any
 _GENERATED = ("torchinductor_", ".triton")
 
 
-def record_at_exit(path: Path, *, rank: int, inside: list[Path]) -> None:
+# What the records of folders of PYTHONPATH are called; a module's name has no blanks.
+NAMES = "names in a folder of PYTHONPATH"
+HOOKS = "start-up hooks in a folder of PYTHONPATH"
+_HOOKS = ("sitecustomize", "usercustomize")
+_SUFFIXES = (".py", ".pyc", ".so")
+
+
+def record_at_exit(path: Path, *, rank: int, inside: list[Path], tree: str = "", python_path: str = "") -> None:
     """Write the list when this process ends by itself; after every exit handler of the script.
 
     Args:
         path: of the JSON list.
         rank: rank 0 writes an empty list too, so that "none" differs from "not recorded".
         inside: directories whose modules are no news: the run's own, and ours.
+        tree: the working tree, whose modules come from the run's copy; "" without one.
+        python_path: PYTHONPATH as it was given. Which names its folders hold is recorded too: one that is put there
+            later would come before an installed module, or run before the script.
     """
-    atexit.register(_record, os.getpid(), path, rank, inside)
+    atexit.register(_record, os.getpid(), path, rank, inside, folders(python_path, inside, tree))
+
+
+def folders(python_path: str, inside: list[Path], tree: str) -> list[tuple[str, str]]:
+    """(NAMES or HOOKS, folder) of each folder of PYTHONPATH outside the run; of the tree's, the hooks alone count."""
+    found = {}
+    known, planned = [os.path.realpath(place) for place in inside], [os.path.realpath(tree)] if tree else []
+    for entry in filter(None, python_path.split(os.pathsep)):
+        folder = os.path.realpath(entry)
+        if not _is_below(folder, known):
+            found[folder] = HOOKS if _is_below(folder, planned) else NAMES
+    return [(name, folder) for folder, name in sorted(found.items())]
+
+
+def folder_digest(name: str, folder: str) -> str:
+    """SHA-256 of what can be imported from a folder by its name, or of its start-up hooks; of an archive as a whole."""
+    if os.path.isfile(folder):
+        return _digest(folder)
+    try:
+        entries = sorted(os.listdir(folder))
+    except OSError:
+        entries = []  # none can be imported
+    importable = [entry for entry in entries if _is_importable(folder, entry)]
+    if name == HOOKS:
+        importable = [entry for entry in importable if entry.split(".")[0] in _HOOKS]
+    return hashlib.sha256("\n".join(importable).encode(errors="surrogateescape")).hexdigest()
+
+
+def _is_importable(folder: str, entry: str) -> bool:
+    if entry.endswith(_SUFFIXES):
+        return True
+    return any(os.path.exists(os.path.join(folder, entry, f"__init__{suffix}")) for suffix in _SUFFIXES)
 
 
 def outside_modules(inside: list[Path]) -> list[dict[str, str]]:
@@ -40,10 +81,11 @@ def outside_modules(inside: list[Path]) -> list[dict[str, str]]:
     return [{"name": name, "path": file, "sha256": _digest(file)} for file, name in sorted(found.items())]
 
 
-def _record(pid: int, path: Path, rank: int, inside: list[Path]) -> None:
+def _record(pid: int, path: Path, rank: int, inside: list[Path], seen: list[tuple[str, str]]) -> None:
     if os.getpid() != pid:
         return  # a forked child that ends as a program does
     found = outside_modules(inside)
+    found += [{"name": name, "path": place, "sha256": folder_digest(name, place)} for name, place in seen]
     if not found and rank != 0:
         return
     temporary = path.with_name(path.name + ".tmp")

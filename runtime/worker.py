@@ -120,13 +120,17 @@ def _guard_imports() -> None:
     environment = _ours("env").read_environment()
     if environment.run_dir is None:
         return
-    layout = _ours("layout").RunLayout(environment.run_dir)
+    layout, origin = _ours("layout").RunLayout(environment.run_dir), ""
     untouched = [str(environment.run_dir), str(environment.run_dir.resolve()), str(_HERE)]
     with contextlib.suppress(OSError, ValueError, KeyError):  # by hand there is no plan, so no tree was copied
         origin = json.loads(layout.plan.read_text())["code"]["origin"]
         _ours("snapshot_imports").SnapshotFinder(origin, str(layout.code), untouched=untouched).install()
     _ours("loaded_modules").record_at_exit(
-        layout.modules(environment.rank), rank=environment.rank, inside=[environment.run_dir, _HERE]
+        layout.modules(environment.rank),
+        rank=environment.rank,
+        inside=[environment.run_dir, _HERE],
+        tree=origin,
+        python_path=_ours("env").current_environment().get("PYTHONPATH", ""),
     )
 
 

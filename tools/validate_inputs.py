@@ -364,7 +364,7 @@ def _plan(
         code=code,
         data=data,
         interpreter=Interpreter(
-            executable=facts.executable, version=facts.version or "", packages=dict(facts.packages)
+            executable=facts.executable, version=facts.version or "", packages=facts.planned_packages
         ),
         layout=ProcessLayout(
             num_processes=settings.get("num_processes"),

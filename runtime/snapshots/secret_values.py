@@ -60,9 +60,9 @@ def secret_drift(plan: TrainingPlan, environment: Mapping[str, str], key_file: P
     lines = []
     for name, planned in plan.inherited_hashes.items():
         if name not in environment:
-            lines.append(f"secret {name}: not set where the server runs")
+            lines.append(f"secret variable {name} is not set where the server runs")
         elif not hmac.compare_digest(keyed_hash(key, name, environment[name]), planned):
-            lines.append(f"secret {name}: its value is another one than when the plan was made")
+            lines.append(f"the value of secret variable {name} is another one than when the plan was made")
     return lines
 
 

@@ -13,13 +13,15 @@ from ..config.plan import Interpreter, TrainingPlan
 from ..errors import LaunchError
 from ..launchers import process
 from ..layout import RunLayout
+from ..loaded_modules import HOOKS, NAMES, folder_digest
 
 _LIST_TIMEOUT_S = 60.0
 _NAMED = 8
 _MARK = "@@forerun-packages "
+START_UP_FILES = "start-up files (.pth, sitecustomize, usercustomize)"  # under this name among a plan's packages
 # The same list as the probe's, without asking torch; -I leaves the user's own packages out, a job has them.
 _LIST_PACKAGES = f"""
-import importlib.metadata, json, os, re, site, sys
+import hashlib, importlib.metadata, json, os, re, site, sys
 if sys.prefix == sys.base_prefix and os.path.isdir(site.getusersitepackages()):
     site.addsitedir(site.getusersitepackages())
 found = {{}}
@@ -27,6 +29,16 @@ for distribution in importlib.metadata.distributions():
     name = distribution.metadata["Name"]
     if name:
         found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version or "unknown")
+start_up = hashlib.sha256()
+for folder in sorted({{*site.getsitepackages(), site.getusersitepackages(), *sys.path}}):
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        if name.split(".")[0] in ("sitecustomize", "usercustomize") or name.endswith(".pth"):
+            path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path
+            if os.path.isfile(path):
+                with open(path, "rb") as handle:
+                    start_up.update(f"{{path}} {{hashlib.sha256(handle.read()).hexdigest()}} ".encode())
+found["{START_UP_FILES}"] = start_up.hexdigest()
 print("\\n{_MARK}" + json.dumps([".".join(map(str, sys.version_info[:3])), found]), flush=True)
 """
 
@@ -52,6 +64,11 @@ def module_drift(modules: Sequence[OutsideModule]) -> list[str]:
     for module in modules:
         if not module.sha256:
             continue  # it was gone before the smoke run ended: there is nothing to compare
+        if module.name in (NAMES, HOOKS):
+            if folder_digest(module.name, module.path) != module.sha256:
+                what = "modules" if module.name == NAMES else "start-up hooks"
+                lines.append(f"folder {module.path} of PYTHONPATH: {what} were added or removed since the smoke run")
+            continue
         try:
             now = digest_file(Path(module.path))
         except OSError as error:
@@ -79,10 +96,15 @@ def package_drift(plan: TrainingPlan) -> list[str]:
     except LaunchError as error:
         return [f"interpreter {interpreter.executable}: {error.what}"]
     lines = []
+    start_up, planned = packages.pop(START_UP_FILES, None), interpreter.packages.get(START_UP_FILES)
+    if planned is not None and start_up != planned:
+        lines.append(f"interpreter {interpreter.executable}: {START_UP_FILES} were changed, added or removed")
     if interpreter.version and version != interpreter.version:
         lines.append(f"interpreter {interpreter.executable}: version {interpreter.version} -> {version}")
     changed = [
-        name for name in sorted({*interpreter.packages, *packages}) if _at(interpreter, name) != packages.get(name)
+        name
+        for name in sorted({*interpreter.packages, *packages} - {START_UP_FILES})
+        if _at(interpreter, name) != packages.get(name)
     ]
     for name in changed[:_NAMED]:
         before, after = _at(interpreter, name) or "(not installed)", packages.get(name, "(not installed)")

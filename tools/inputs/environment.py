@@ -15,6 +15,8 @@ BASE = (
 _SECRET_WORDS = frozenset(
     {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "KEY", "APIKEY", "CREDENTIAL", "CREDENTIALS", "PAT"}
 )
+# What these name is loaded into the job beside its modules.
+_LOADS = frozenset({"BASH_ENV", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONUSERBASE"})
 _OURS = re.compile(
     r"(?:FORERUN_|TORCHELASTIC_|SLURM_)|(?:RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE"
     r"|GROUP_WORLD_SIZE|ROLE_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
@@ -40,6 +42,9 @@ def job_environment(
                 f"set {name} where forerun's server starts, and name it in settings.pass_env: its value is not stored"
             )
             notes.error("secret_in_env", f"env seems to hold a secret in {name}", hint)
+        elif name in _LOADS:
+            text = f"env sets {name}: an approval covers its value and not the content of what it names"
+            notes.warning("content_not_covered", text, "declare what it names as data (other=path), or leave it out")
     for name in passed:
         if _OURS.match(name):
             notes.error("reserved_variable", f"pass_env names {name}, which the launcher sets", "leave it out")

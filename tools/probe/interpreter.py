@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime.snapshots.surroundings import START_UP_FILES
+
 from .asking import NoAnswer, ask
 
 _TIMEOUT_S = 120.0
@@ -18,6 +20,7 @@ class InterpreterFacts:
     Attributes:
         executable: as it calls itself (a virtual environment's path is kept, not its target).
         packages: installed distributions in normal form (lower case, dashes) -> version.
+        start_up_sha256: over the files that it executes before any program: .pth, sitecustomize, usercustomize.
         cuda_devices: CUDA or ROCm devices that its torch sees; 0 for a build without either; None if unknown.
         torch_error: why importing torch failed, if it was tried and did.
     """
@@ -25,11 +28,18 @@ class InterpreterFacts:
     executable: str
     version: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
+    start_up_sha256: str | None = None
     torch_version: str | None = None
     cuda_version: str | None = None
     cuda_devices: int | None = None
     error: str | None = None
     torch_error: str | None = None
+
+    @property
+    def planned_packages(self) -> dict[str, str]:
+        """What a plan keeps: the packages, and among them the digest of the start-up files."""
+        start_up = {START_UP_FILES: self.start_up_sha256} if self.start_up_sha256 else {}
+        return {**self.packages, **start_up}
 
 
 def find_interpreter(python: str, *, base: Path | None = None, search_path: str | None = None) -> Path | None:

@@ -74,10 +74,10 @@ def test_another_value_of_a_secret_is_refused_by_name_and_neither_is_shown(
     hashes = {"MY_TOKEN": keyed_hash(key, "MY_TOKEN", "SECRET-one")}
     plan = bench.plan().model_copy(update={"inherited": ("MY_TOKEN",), "inherited_hashes": hashes})
     record = approved(bench, plan)
-    assert "secret MY_TOKEN: not set" in refusal(bench, record)
+    assert "secret variable MY_TOKEN is not set" in refusal(bench, record)
     monkeypatch.setenv("MY_TOKEN", "SECRET-two")
     said = refusal(bench, record)
-    assert "secret MY_TOKEN: its value is another one" in said
+    assert "the value of secret variable MY_TOKEN is another one" in said
     assert "SECRET-" not in said
     monkeypatch.setenv("MY_TOKEN", "SECRET-one")
     assert isinstance(launch_training(bench.place, record.plan_id), Started)

@@ -124,5 +124,5 @@ def test_the_supervisor_compares_again_and_starts_nothing(runs: Any, tmp_path: P
     write_model(run.layout.launch, order.model_copy(update={"plan_digest": plan.digest}))
     result = run.submit().result()
     assert (result.state, run.layout.engine_log.exists()) == ("failed", False)
-    named = {"module": "module helper", "package": "package numpy: 1.0.0", "secret": "secret PATH"}[what]
+    named = {"module": "module helper", "package": "package numpy: 1.0.0", "secret": "secret variable PATH"}[what]
     assert named in result.reason

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from runtime.config.plan import Interpreter
 from runtime.layout import RunLayout
-from runtime.snapshots.surroundings import read_outside_modules
+from runtime.loaded_modules import HOOKS, NAMES
+from runtime.snapshots.surroundings import module_drift, package_drift, read_outside_modules
+from tests.fakes.approvals import training_plan
+from tools.probe import probe_interpreter
 
 WORKER = Path(__file__).parents[3] / "runtime" / "worker.py"
 # What setuptools writes for an editable install of a package that it maps by name.
@@ -213,6 +217,46 @@ def test_links_from_the_packages_to_elsewhere_do_not_hide_a_module(tree: Tree) -
     (site / "hidden.py").symlink_to(tree.root / "hidden.py")
     tree.run("import hidden\n")
     assert tree.recorded() == {"hidden": str(tree.root / "hidden.py")}
+
+
+def test_what_is_added_to_a_folder_of_pythonpath_after_the_smoke_run_is_named(tree: Tree) -> None:
+    """A name that is put there later would come before an installed module, or run before the script."""
+    elsewhere, absent, ours = tree.root / "elsewhere", tree.root / "absent", tree.origin / "lib"
+    elsewhere.mkdir()
+    tree.run("pass\n", PYTHONPATH=os.pathsep.join(map(str, (elsewhere, absent, ours, "relative"))))
+    found = read_outside_modules(tree.layout)
+    assert found is not None
+    assert {(m.name, m.path) for m in found} == {(NAMES, str(elsewhere)), (NAMES, str(absent)), (HOOKS, str(ours))}
+    assert module_drift(found) == []
+    (ours / "more.py").write_text("")  # the tree goes on living: what runs is its copy
+    (elsewhere / "notes.txt").write_text("")
+    (elsewhere / "folder").mkdir()
+    assert module_drift(found) == []
+    (ours / "sitecustomize.py").write_text("")
+    (elsewhere / "numpy").mkdir()
+    (elsewhere / "numpy" / "__init__.py").write_text("")
+    absent.mkdir()
+    (absent / "usercustomize.cpython-311-x86_64-linux-gnu.so").write_text("")
+    lines = module_drift(found)
+    assert [line.split(":")[0] for line in lines] == [
+        f"folder {place} of PYTHONPATH" for place in (absent, elsewhere, ours)
+    ]
+    assert "start-up hooks were added" in lines[2]
+
+
+@pytest.mark.parametrize("name", ["evil.pth", "sitecustomize.py", "usercustomize/__init__.py"])
+def test_a_start_up_file_added_to_the_packages_after_the_plan_is_named(tree: Tree, name: str) -> None:
+    facts = probe_interpreter(str(tree.python))
+    interpreter = Interpreter(executable=str(tree.python), version="", packages=facts.planned_packages)
+    plan = training_plan().model_copy(update={"interpreter": interpreter})
+    assert package_drift(plan) == []
+    site = next((tree.python.parent.parent / "lib").iterdir()) / "site-packages"
+    (site / name).parent.mkdir(exist_ok=True)
+    (site / name).write_text("import os\n")
+    (line,) = package_drift(plan)
+    assert "start-up files (.pth, sitecustomize, usercustomize) were changed, added or removed" in line
+    earlier = interpreter.model_copy(update={"packages": {"pathpkg": "1.0"}})  # a plan of before they were looked at
+    assert "start-up" not in str(package_drift(plan.model_copy(update={"interpreter": earlier})))
 
 
 def test_a_real_job_records_what_each_of_its_ranks_loaded_and_nothing_that_is_installed(

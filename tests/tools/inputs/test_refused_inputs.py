@@ -63,6 +63,12 @@ def test_a_runtime_of_the_users_own_is_refused_when_the_script_wants_ours(projec
     assert project.validate().plan is not None
 
 
+def test_variables_that_load_what_no_approval_covers_are_named(project: Project) -> None:
+    report = project.validate(settings=project.settings(env={"LD_PRELOAD": "/tmp/x.so", "LR": "1"}))
+    (found,) = [finding for finding in report.findings if finding.code == "content_not_covered"]
+    assert (found.level, "LD_PRELOAD" in found.message) == ("warning", True)
+
+
 def test_a_runtime_on_the_jobs_python_path_counts_too(project: Project) -> None:
     other = project.root / "lib"
     other.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -25,6 +26,7 @@ def main() -> None:
         "executable": sys.executable,
         "version": ".".join(map(str, sys.version_info[:3])),
         "packages": _packages(),
+        "start_up_sha256": _start_up(),
         **_torch(),
     }
     answer_to.write("\n@@forerun-answer " + json.dumps(answer) + "\n")
@@ -44,6 +46,20 @@ def _packages() -> dict[str, str]:
         if name:
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version or "unknown")
     return dict(sorted(found.items()))
+
+
+def _start_up() -> str:
+    """Digest of the files that Python executes before any program, whatever program it is."""
+    digest = hashlib.sha256()
+    for folder in sorted({*site.getsitepackages(), site.getusersitepackages(), *sys.path}):
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, name)
+            if name.split(".")[0] in ("sitecustomize", "usercustomize") or name.endswith(".pth"):
+                path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path
+                if os.path.isfile(path):
+                    with open(path, "rb") as handle:
+                        digest.update(f"{path} {hashlib.sha256(handle.read()).hexdigest()} ".encode())
+    return digest.hexdigest()
 
 
 def _torch() -> dict[str, Any]:
