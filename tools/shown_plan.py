@@ -67,8 +67,8 @@ def shown_lines(
     yield from _policy_lines(request)
     yield ""
     yield "Covered: code, declared data, arguments, environment, values of secrets, interpreter and its packages by"
-    yield "  name and version, its start-up files, modules that the smoke run loaded from elsewhere, process layout, seed,"
-    yield "  evaluation and ceilings: a change of one byte makes this approval void."
+    yield "  name and version, its start-up files, modules that the smoke run loaded from elsewhere, process layout,"
+    yield "  seed, evaluation and ceilings: a change of one byte makes this approval void."
     yield "Not covered: content of installed packages, modules that only the full run loads from elsewhere (the report"
     yield "  names them), data that the script reads without declaring it, file times, which of several equal devices"
     yield "  it gets, anything that the script fetches over the network."

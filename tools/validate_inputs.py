@@ -1,5 +1,6 @@
 """validate_inputs: from a script, arguments, data and settings to a TrainingPlan, or to every finding and question."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from .inputs.notes import Notes, nearest
 from .inputs.program import ask_interpreter, find_python, find_script, note_shadowing
 from .inputs.request import InputRequest, merged_request
 from .inputs.script_source import ScriptSource
-from .inputs.settings import Settings, ask_for_settings, fill_defaults, read_settings
+from .inputs.settings import MAX_SEED, Settings, ask_for_settings, fill_defaults, read_settings
 from .inputs.smoke import ask_for_smoke_args, parse_smoke_args
 from .inputs.sweep import settle_sweep
 from .machine import DeviceSurvey, MachineLimits, Nvml, machine_limits, open_nvml, survey_devices
@@ -217,7 +218,10 @@ def _settled(
 def _settle_seed(draft: _Draft, values: Sequence[script_arguments.Value]) -> None:
     """A seed among the arguments is the seed; one in the settings may not say otherwise."""
     text = script_arguments.value_of(values, script_arguments.SEED_FLAGS)
-    if text is None or not text.lstrip("-").isdigit():
+    if text is None or not re.fullmatch(r"-?[0-9]+", text):
+        return
+    if len(text) > len(str(-MAX_SEED)) or abs(int(text)) > MAX_SEED:
+        draft.notes.error("bad_setting", f"args say seed {text[:40]}", f"allowed: an integer up to {MAX_SEED}")
         return
     if draft.settings.is_set("seed") and draft.settings.get("seed") != int(text):
         said = draft.settings.get("seed")

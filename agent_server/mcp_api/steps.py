@@ -32,6 +32,12 @@ def _pairs(value: Any) -> Any:
     return [f"{name}={item}" for name, item in value.items()] if isinstance(value, dict) else value
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number, and neither true nor false")
+    return value
+
+
 Python = Annotated[str, Field(description="Python that trains; empty: found beside the script")]
 Pairs = Annotated[tuple[str, ...], BeforeValidator(_pairs)]
 
@@ -202,7 +208,11 @@ class PlanTools(ToolSet):
     async def launch_training(
         self,
         plan_id: PlanId,
-        member: Annotated[int, Field(description="of a sweep: which run, from 1; 0: the plan is one run", ge=0)] = 0,
+        member: Annotated[
+            int,
+            Field(description="of a sweep: which run, from 1; 0: the plan is one run", ge=0),
+            BeforeValidator(_no_truth_value),
+        ] = 0,
     ) -> CallToolResult:
         """Step 4, run it all: starts the approved plan, once; repeated calls give the same run_id.
 

@@ -19,6 +19,9 @@ DEVICES = ("cpu", "cuda", "mps", "xla")
 NONE_WORDS = ("none", "no")
 
 
+MAX_SEED = 2**53 - 1  # JSON holds no larger integer exactly
+
+
 @dataclass(frozen=True)
 class _Number:
     """A number with its bounds (both allowed)."""
@@ -31,13 +34,17 @@ class _Number:
     def words(self) -> str:
         kind = "an integer" if self.whole else "a number"
         extra = ", or none" if self.optional else ""
-        return f"{kind} from {self.low:g} to {self.high:g}{extra}"
+        return f"{kind} from {_bound(self.low)} to {_bound(self.high)}{extra}"
+
+
+def _bound(value: float) -> str:
+    return str(value) if isinstance(value, int) and value <= MAX_SEED else f"{value:g}"
 
 
 _NUMBERS = {
     "num_processes": _Number(1, 4096),
     "num_nodes": _Number(1, 1024),
-    "seed": _Number(0, 2**63 - 1, optional=True),
+    "seed": _Number(0, MAX_SEED, optional=True),
     "wall_time_s": _Number(1, 90 * 86_400, whole=False),
     "max_retries": _Number(0, 10),
     "max_cost": _Number(0, 1e9, whole=False),

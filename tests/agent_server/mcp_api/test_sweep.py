@@ -34,9 +34,10 @@ def test_a_launch_names_its_run_and_hears_which_are_left(bench: Bench) -> None:
     request = request_approval(bench.place, record.plan_id, "two rates").request
     bench.human.decide(request)
     launch = {"plan_id": record.plan_id}
-    unnamed, unlisted, first, again, last, work = call(
+    unnamed, truth, unlisted, first, again, last, work = call(
         bench,
         ("launch_training", launch),
+        ("launch_training", launch | {"member": True}),
         ("launch_training", launch | {"member": 3}),
         ("launch_training", launch | {"member": 2}),
         ("launch_training", launch | {"member": 2}),
@@ -45,6 +46,8 @@ def test_a_launch_names_its_run_and_hears_which_are_left(bench: Bench) -> None:
     )
     assert unnamed[0]
     assert "member 1 to 2" in unnamed[2]
+    assert truth[0]
+    assert "neither true nor false" in truth[2]
     assert unlisted[0]
     assert (first[1]["member"], first[1]["already_launched"], first[1].get("members_left")) == (2, False, [1])
     assert "member=1" in first[1]["next"]

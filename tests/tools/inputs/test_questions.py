@@ -211,3 +211,15 @@ def test_a_trainer_script_gets_a_proposal_in_its_own_flags(project: Project) -> 
     (question,) = project.validate(args=args, smoke_args=[]).questions
     assert question.id == "smoke_args"
     assert question.proposal.endswith("--max_steps=12 --logging_steps 1 --save_steps 12")
+
+
+@pytest.mark.parametrize("seed", ["9007199254740992", "-9223372036854775808", "1" * 5000])
+def test_a_seed_that_no_plan_holds_exactly_is_refused(project: Project, seed: str) -> None:
+    report = project.validate(args=[*project.request["args"], "--seed", seed])
+    assert "up to 9007199254740991" in errors(report)["bad_setting"].hint
+    assert report.plan is None
+
+
+def test_a_seed_of_other_digits_is_no_seed(project: Project) -> None:
+    report = project.validate(args=[*project.request["args"], "--seed", "\u00b2"])
+    assert "seed_twice" not in errors(report)

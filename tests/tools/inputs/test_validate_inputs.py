@@ -126,6 +126,8 @@ def test_a_wrong_value_is_told_with_what_is_allowed(
         ("wall_time_s", float("inf"), "a number"),
         ("wall_time_s", 0, "1 to"),
         ("max_retries", 11, "0 to 10"),
+        ("seed", 2**53, "0 to 9007199254740991"),
+        ("seed", "9223372036854775807", "0 to 9007199254740991"),
         ("disk_gib", 0, "a number"),
         ("smoke_steps", 5, "6 to"),
         ("device", "gpu", "cpu, cuda"),
