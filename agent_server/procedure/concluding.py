@@ -1,6 +1,7 @@
 """The end of the procedure: verification on held-out data, and the signed report."""
 
 from runtime.config.order import RunKind
+from runtime.config.plan import MOST_SWEEP_RUNS
 from tools.diagnose_failure import diagnose
 from tools.domain.errors import Conflict, NotFound, WrongStep
 from tools.domain.ports import Store
@@ -11,9 +12,11 @@ from tools.report.material import FreeLaunch
 
 from .comparing import against_base
 from .report_key import load_report_key
+from .spending import prices_per_hour
 from .workplace import Workplace, layout_of
 
-_PAST_RUNS = 50
+_PAST_PLANS = 50
+_PAST_RUNS = MOST_SWEEP_RUNS + 50  # of one plan
 
 
 def verify(place: Workplace, run_id: str) -> Verification:
@@ -57,6 +60,8 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
     request = place.store.request(run.request_id) if run.request_id else place.store.request_for_plan(run.plan_id)
     approval = place.store.approval(request.request_id) if request else None
     keys = place.store.keys()
+    past = _earlier_runs(place, run)
+    currency = record.estimate.currency if record.estimate else ""
     material = ReportMaterial(
         plan_record=record,
         run=run,
@@ -70,7 +75,8 @@ def report(place: Workplace, run_id: str, summary: str) -> ReportSummary:
         audit_head=place.store.audit_head(),
         free_launch=_free_launch(place.store, run),
         environment=read_environment(layout_of(run)),
-        past_runs=_earlier_runs(place.store, run),
+        past_runs=past,
+        prices_per_hour=prices_per_hour(place.store, past, currency=currency, now_s=place.now_s()),
         diagnosis=diagnose(run, layout_of(run)) if run.ended and run.state is not RunState.SUCCEEDED else None,
         differences=against_base(place.store, record),
         created_at_s=place.now_s(),
@@ -106,13 +112,14 @@ def _run_or_none(store: Store, run_id: str) -> RunRecord | None:
         return None
 
 
-def _earlier_runs(store: Store, run: RunRecord) -> list[RunRecord]:
+def _earlier_runs(place: Workplace, run: RunRecord) -> list[RunRecord]:
     """Earlier attempts at this plan and the plans it was made from: what failed before belongs to the report."""
     kinds: tuple[RunKind, ...] = ("smoke", "full", "rerun")
     seen, plan_id = [], run.plan_id
-    for _ in range(_PAST_RUNS):
-        seen += [r for r in store.runs(limit=_PAST_RUNS, plan_id=plan_id) if r.run_id != run.run_id and r.kind in kinds]
-        base = store.plan(plan_id).base_plan_id
+    for _ in range(_PAST_PLANS):
+        found = place.store.runs(limit=_PAST_RUNS, plan_id=plan_id)
+        seen += [place.reconciler.reconcile(r) for r in found if r.run_id != run.run_id and r.kind in kinds]
+        base = place.store.plan(plan_id).base_plan_id
         if base is None:
             break
         plan_id = base

@@ -58,6 +58,22 @@ def spent_on(store: Store, runs: Iterable[RunRecord], *, now_s: float) -> dict[s
     return found
 
 
+def prices_per_hour(store: Store, runs: Iterable[RunRecord], *, currency: str, now_s: float) -> dict[str, float]:
+    """By run id, what an hour of the whole job costs, as in spent_on; not there if unknown or in another currency."""
+    prices = prices_in_force(store, now_s=now_s).prices
+    found: dict[str, float] = {}
+    for run in runs:
+        held = None if run.kind == "smoke" else store.reservation_of(run.run_id)
+        if held is not None and held.hourly_rate is not None and held.currency == currency:
+            found[run.run_id] = float(held.hourly_rate)
+        elif run.kind == "smoke" and prices is not None and prices.currency == currency:
+            plan = store.plan(run.plan_id).plan
+            price = prices.price_for(plan.layout) if plan else None
+            if plan is not None and price is not None:
+                found[run.run_id] = float(hourly_rate(plan.layout, price))
+    return found
+
+
 def totals(spent: Sequence[Spent]) -> str:
     """The sum of what the lines show, by currency, and how many lines are not in it."""
     sums: dict[str, Decimal] = {}

@@ -1,6 +1,6 @@
 """What runs used: seconds that really ran, and their price. A run that has ended never gets dearer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,23 +55,31 @@ class Account:
         return round(sum(round(line.cost or 0.0, 2) for line in self.lines), 2)
 
 
-def account(spells: Sequence[Spell], *, price_per_hour: float | None) -> Account:
+def account(
+    spells: Sequence[Spell], *, price_per_hour: float | None, other_prices: Mapping[str, float | None] | None = None
+) -> Account:
     """Price each spell once.
 
     Args:
         price_per_hour: for all devices of the job together; None if no price is known.
+        other_prices: run id -> its price per hour, where it is another job's: more devices, or an earlier price.
     """
     unique, notes = _without_repeats(spells)
-    lines = [Line(spell, _cost(spell, price_per_hour)) for spell in unique]
+    prices = {spell.run_id: price_per_hour for spell in unique} | dict(other_prices or {})
+    lines = [Line(spell, _cost(spell, prices[spell.run_id])) for spell in unique]
     launched = [line for line in lines if line.spell.launched]
     known = [line.spell.seconds for line in launched if line.spell.seconds is not None]
     if len(known) < len(launched):
         notes.append(f"{len(launched) - len(known)} runs have no known duration, so there is no total")
     complete = len(known) == len(launched)
+    unpriced = [line for line in launched if line.spell.seconds and line.cost is None]
+    if price_per_hour is not None and unpriced:
+        notes.append(f"{len(unpriced)} runs have no known price in this currency, so there is no total cost")
+    priced = complete and price_per_hour is not None and not unpriced
     return Account(
         lines=tuple(lines),
         total_seconds=sum(known) if complete else None,
-        total_cost=sum(line.cost or 0.0 for line in launched) if complete and price_per_hour is not None else None,
+        total_cost=sum(line.cost or 0.0 for line in launched) if priced else None,
         num_executed=sum(1 for seconds in known if seconds > 0),
         notes=tuple(notes),
     )

@@ -69,7 +69,7 @@ def gather(material: ReportMaterial) -> Facts:
         series=tuple(series_of(read_run_metrics(material.layout))),
         events=tuple(read_events(material.layout.events)),
         spell=spells[0],
-        account=account(spells, price_per_hour=price),
+        account=account(spells, price_per_hour=price, other_prices=_other_prices(material)),
         price_per_hour=price,
         signature_problems=_signature(material),
         code_changes=tuple(code_changes),
@@ -97,6 +97,12 @@ def _price_per_hour(material: ReportMaterial) -> float | None:
     if estimate is None or estimate.cost is None or estimate.wall_time_s is None or not estimate.wall_time_s.value:
         return None
     return estimate.cost.value / (estimate.wall_time_s.value / _SECONDS_PER_HOUR)
+
+
+def _other_prices(material: ReportMaterial) -> dict[str, float | None]:
+    """Of runs of other plans: their jobs have as many devices, and the price, as those plans say."""
+    others = [run for run in material.past_runs if run.plan_id != material.run.plan_id]
+    return {run.run_id: material.prices_per_hour.get(run.run_id) for run in others}
 
 
 def _signature(material: ReportMaterial) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """ReportMaterial: everything that a report is made from, collected by the caller."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runtime.config.order import RunKind
@@ -34,6 +34,8 @@ class ReportMaterial:
         enrolled_keys: every key that the store knows, the first one enrolled first.
         audit_head: hash of the newest audit record; empty if there is none.
         past_runs: earlier attempts at this plan and the plans it was made from.
+        prices_per_hour: run id -> price of the whole job, of those of other plans, in the estimate's currency; a run
+            that is not there has no known price.
         differences: of the plan against its base plan, in words; None if nobody compared.
         created_at_s: time of the report, seconds since the epoch.
     """
@@ -51,6 +53,7 @@ class ReportMaterial:
     audit_head: str = ""
     environment: EnvironmentReport | None = None
     past_runs: Sequence[RunRecord] = ()
+    prices_per_hour: Mapping[str, float] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     differences: Sequence[str] | None = None
     created_at_s: float = field(default_factory=time.time)

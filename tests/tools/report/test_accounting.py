@@ -49,6 +49,21 @@ def test_refused_failed_and_repeated_launches() -> None:
     assert found.notes == ("C was reported more than once and is counted once",)
 
 
+def test_a_run_of_another_plan_is_priced_as_its_own_job() -> None:
+    """Eight devices cost eight times as much, whatever the plan has that the report is about."""
+    spells = [
+        Spell("now", "succeeded", 0.0, 3_600.0, "result.json"),
+        Spell("before", "failed", 0.0, 1_800.0, "result.json"),
+        Spell("never", "failed", None, 0.0, "no process was started"),
+    ]
+    found = account(spells, price_per_hour=2.5, other_prices={"before": 20.0, "never": None})
+    assert [line.cost for line in found.lines] == [2.5, 10.0, None]
+    assert (found.total_cost, found.total_cost_shown) == (12.5, 12.5)
+    unknown = account(spells, price_per_hour=2.5, other_prices={"before": None})
+    assert (unknown.total_cost, unknown.total_seconds) == (None, 5_400.0)
+    assert unknown.notes == ("1 runs have no known price in this currency, so there is no total cost",)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_two_reports_of_one_spell_the_later_one_counts_once(order: int) -> None:
     spells = [
