@@ -71,7 +71,8 @@ class Workplace:
 
     def run_of(self, plan_id: str, kind: RunKind) -> RunRecord | None:
         """The newest run of this kind for this plan."""
-        return next((run for run in self.store.runs(limit=MOST_SWEEP_RUNS + 50, plan_id=plan_id) if run.kind == kind), None)
+        runs = self.store.runs(limit=MOST_SWEEP_RUNS + 50, plan_id=plan_id)
+        return next((run for run in runs if run.kind == kind), None)
 
 
 def layout_of(run: RunRecord) -> RunLayout:
