@@ -1,5 +1,8 @@
 """forerun's training runtime: the Accelerate API over DDP and more. Importing it loads no torch."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -111,7 +114,20 @@ def __getattr__(name: str) -> Any:
             allowed="a Python with torch 2.6 or newer",
             next_step='pip install "forerun[train]"',
         )
-    return getattr(import_module(f".{_NAMES[name]}", __name__), name)
+    with _uncollected():
+        return getattr(import_module(f".{_NAMES[name]}", __name__), name)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Imports leave no garbage, and to look for some among torch's 170,000 objects takes as long as all of ours."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,8 @@ ABSENT_SETTINGS = (
     "torch_tp_plugin",
 )
 RNG_TYPES = ("torch", "cuda", "generator")
+DEFAULT_SHARD_SIZE = "5GB"
+"""Of the files of exported weights."""
 
 
 @dataclass

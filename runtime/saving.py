@@ -1,11 +1,14 @@
-"""Where and when the training state is saved: names, limits, registered objects, and the smoke run's proof."""
+"""Where and when the training state is saved: names, limits, registered objects, and the smoke run's proof.
+
+What only some trainings ask for is imported when asked for: other libraries' checkpoints, URLs, exported weights.
+"""
 
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -13,19 +16,17 @@ from torch.utils.hooks import RemovableHandle
 from .checkpoint.checkpointer import Checkpointer, Facts, Saved
 from .checkpoint.directory import is_partial, remove, set_aside
 from .checkpoint.disk import Disk
-from .checkpoint.export import parse_size, write_weights
-from .checkpoint.foreign.recognise import foreign_kind
 from .checkpoint.manifest import MANIFEST, complete_digests, is_complete, read_manifest, saved_rng_ranks, verify
 from .checkpoint.selection import AUTOMATIC, complete_checkpoints, find_checkpoint, surplus
-from .checkpoint.storage import as_url
-from .checkpoint.weights import secondary_names, sharded_weights, weights_of
+from .checkpoint.urls import as_url
 from .errors import CheckpointError, UsageError
-from .migration import load_foreign
 from .options import ProjectConfiguration
 from .prepared import Prepared
-from .remote_saving import RemoteCheckpoints
 from .reporting import RunReporter
 from .state_parts import Part
+
+if TYPE_CHECKING:
+    from .remote_saving import RemoteCheckpoints
 
 SaveHook = Callable[[list[nn.Module], list[dict[str, Any]], str], None]
 LoadHook = Callable[[list[nn.Module], str], None]
@@ -45,11 +46,16 @@ class StateSaver:
         )
         self._save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
         self._load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
-        staging = None if reporter.layout is None else reporter.layout.checkpoints
-        self._remote = RemoteCheckpoints(prepared.state, staging)
         self._saved_step = 0
         self._resume = prepared.state.environment.resume
         self.iteration = project.iteration
+
+    @cached_property
+    def _remote(self) -> "RemoteCheckpoints":
+        from .remote_saving import RemoteCheckpoints
+
+        layout = self._reporter.layout
+        return RemoteCheckpoints(self._prepared.state, None if layout is None else layout.checkpoints)
 
     @property
     def root(self) -> Path | None:
@@ -148,6 +154,8 @@ class StateSaver:
         return found
 
     def _load_here(self, path: Path) -> Path:
+        from .checkpoint.foreign.recognise import foreign_kind
+
         if foreign_kind(path) is not None:
             return self._load_foreign(path)
         models = list(self._prepared.models)
@@ -165,6 +173,8 @@ class StateSaver:
 
     def _load_foreign(self, path: Path) -> Path:
         """Load what Accelerate or DeepSpeed saved, and say what was not carried over."""
+        from .migration import load_foreign
+
         self._checkpointer.finish()
         models = list(self._prepared.models)
         for hook in self._load_hooks.values():
@@ -185,10 +195,14 @@ class StateSaver:
     def close(self, *, digests: bool = True) -> None:
         """Finish what goes on in the background; without `digests`, those that are missing stay so."""
         self._checkpointer.close(digests=digests)
-        self._remote.close()
+        if "_remote" in vars(self):
+            self._remote.close()
 
     def save_weights(self, model: nn.Module, directory: Path, *, max_shard_size: int | str, safe: bool) -> None:
         """Write a model's weights on the main process; all ranks call it, or it alone where the state is replicated."""
+        from .checkpoint.export import parse_size, write_weights
+        from .checkpoint.weights import secondary_names, sharded_weights, weights_of
+
         parse_size(max_shard_size)
         state = self._prepared.state
         if self._prepared.strategy.replicated and not state.is_main_process:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from .devices import peak_flops, synchronize
 
@@ -57,6 +56,8 @@ class ThroughputMeter:
         """
         if self._counts:
             self._counts = False
+            from torch.utils.flop_counter import FlopCounterMode
+
             with FlopCounterMode(display=False) as counter:
                 yield
             self.flops_per_sample = counter.get_total_flops() / samples or None

@@ -19,10 +19,10 @@ import torch
 
 from ..errors import CheckpointError, UsageError
 from ..files import fsync_directory, write_json_atomic
+from ..options import DEFAULT_SHARD_SIZE
 from .plain import plain
 from .weights import Weight
 
-DEFAULT_SHARD_SIZE = "5GB"
 _UNITS = {"": 1} | {
     f"{letter}{infix}B": (1024 if infix else 1000) ** power
     for power, letter in enumerate(("", "K", "M", "G", "T"))

@@ -7,7 +7,6 @@ Object stores have no rename. A new save under an old name therefore has a folde
 object NAME/manifest.json makes it the checkpoint; the former folder is deleted afterwards.
 """
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -21,21 +20,10 @@ from ..errors import CheckpointError, ForerunError, MissingDependencyError
 from .manifest import MANIFEST, Manifest, own_stem, read_manifest
 from .selection import NUMBERED, age
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,3}(.*)")
 _ATTEMPTS = 3
 _FIRST_PAUSE_S = 0.5
 
 Result = TypeVar("Result")
-
-
-def as_url(path: str | Path | None) -> str | None:
-    """The URL that `path` is (a Path has lost one of its slashes); None for a local path."""
-    text = str(path or "")
-    match = _URL.fullmatch(text)
-    if match is None:
-        return None
-    scheme, rest = match.groups()
-    return f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
 
 
 class Storage:

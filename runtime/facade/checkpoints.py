@@ -6,9 +6,9 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..checkpoint.export import DEFAULT_SHARD_SIZE
 from ..errors import UsageError
 from ..object_file import save_object
+from ..options import DEFAULT_SHARD_SIZE
 from ..saving import LoadHook, SaveHook
 from .base import Duty
 

@@ -43,6 +43,34 @@ def test_workers_need_the_standard_library_numpy_and_torch_alone() -> None:
     assert _python(code) == "[]\n"
 
 
+def test_what_only_some_trainings_ask_for_is_imported_when_asked_for() -> None:
+    optional = (
+        "deepspeed",
+        "fsspec",
+        "runtime.checkpoint.export",
+        "runtime.checkpoint.foreign",
+        "runtime.checkpoint.storage",
+        "runtime.debugging",
+        "runtime.migration",
+        "runtime.remote_saving",
+        "runtime.strategies.deepspeed",
+        "runtime.strategies.fsdp2",
+        "safetensors",
+        "tensorboard",
+        "torch.distributed.checkpoint",
+        "torch.distributed.fsdp",
+        "torch.utils.flop_counter",
+    )
+    code = "import torch\nbefore = set(sys.modules)\nfrom runtime import Accelerator\nnew = set(sys.modules) - before\n"
+    assert _python(f"{code}print(sorted(new & set({optional})))") == "[]\n"
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_an_import_leaves_the_garbage_collector_as_it_was(collects: bool) -> None:
+    code = f"import gc\n{'' if collects else 'gc.disable()'}\nfrom runtime import Accelerator\nprint(gc.isenabled())"
+    assert _python(code) == f"{collects}\n"
+
+
 @pytest.mark.parametrize("name", runtime.__all__)
 def test_every_listed_name_exists(name: str) -> None:
     assert getattr(runtime, name).__name__ == name

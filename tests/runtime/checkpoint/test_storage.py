@@ -15,7 +15,8 @@ from torch import nn
 
 from runtime import Accelerator, ProjectConfiguration
 from runtime.checkpoint.manifest import MANIFEST, read_manifest
-from runtime.checkpoint.storage import Storage, as_url
+from runtime.checkpoint.storage import Storage
+from runtime.checkpoint.urls import as_url
 from runtime.errors import CheckpointError, MissingDependencyError
 from tests.runtime.conftest import RunRanks
 
