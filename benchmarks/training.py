@@ -3,8 +3,9 @@
     python benchmarks/training.py [--rounds 30]
 
 Time per micro-step (trivial model, MLP of 0.96 million parameters, tiny transformer; 1 and 2 processes; accumulation 1
-and 4), seconds per batch of a loader, and import time. All variants of a job train from the same seed on the same
-batches, and the job fails unless their parameters are equal. Exits with 1 if a goal is missed.
+and 4), seconds per batch of a loader (rows of tensors, dicts; 1 and 2 processes), and import time. All variants of a
+job train from the same seed on the same batches, and the job fails unless their parameters are equal. Exits with 1 if a
+goal is missed.
 """
 
 import argparse
@@ -38,7 +39,11 @@ def main() -> int:
             for accumulation in (1, 4):
                 seconds = steps(model, processes, accumulation, rounds=options.rounds, output=output)
                 missed += report_steps(model, processes, accumulation, seconds)
-        missed += report_loader(worker(1, "loader", str(max(5, options.rounds // 3)), output=output))
+        for samples in ("tensors", "records"):
+            for processes in (1, 2):
+                arguments = ("loader", samples, str(max(5, options.rounds // 3)))
+                seconds = worker(processes, *arguments, output=output)
+                missed += report_loader(f"loader of {samples}, {processes} process(es)", seconds)
     missed += report_imports(imports(options.rounds // 2))
     print("goals missed: " + "; ".join(missed) if missed else "all goals reached")
     return 1 if missed else 0
@@ -81,12 +86,13 @@ def report_steps(model: str, processes: int, accumulation: int, seconds: Seconds
     return missed
 
 
-def report_loader(seconds: Seconds) -> list[str]:
+def report_loader(shown: str, seconds: Seconds) -> list[str]:
+    """Print one measurement; returns the goal if it misses it."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    print("\nloader: " + ", ".join(f"{name} {value * 1e6:.1f} us a batch" for name, value in medians.items()))
+    print(f"\n{shown}: " + ", ".join(f"{name} {value * 1e6:.1f} us a batch" for name, value in medians.items()))
     ratios = [mine / theirs for mine, theirs in zip(seconds["forerun"], seconds["accelerate"], strict=True)]
     print(f"  forerun / accelerate {statistics.median(ratios):.3f}")
-    return [] if statistics.median(ratios) <= 1.0 else [f"loader: {statistics.median(ratios):.3f} of accelerate's"]
+    return [] if statistics.median(ratios) <= 1.0 else [f"{shown}: {statistics.median(ratios):.3f} of accelerate's"]
 
 
 def imports(rounds: int) -> Seconds:

@@ -1,7 +1,7 @@
 """One process of a measurement that training.py starts; rank 0 writes seconds by variant as JSON to a file.
 
 training_worker.py steps MODEL ACCUMULATION ROUNDS MICRO_STEPS OUTPUT
-training_worker.py loader ROUNDS OUTPUT
+training_worker.py loader SAMPLES ROUNDS OUTPUT
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 import accelerate
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from training_variants import make_batches, make_variants
 
 import runtime
@@ -29,8 +29,8 @@ def main() -> None:
         model, accumulation, rounds, micro_steps, output = sys.argv[2:]
         result = measure_steps(model, int(accumulation), rounds=int(rounds), micro_steps=int(micro_steps))
     else:
-        rounds, output = sys.argv[2:]
-        result = measure_loaders(rounds=int(rounds))
+        samples, rounds, output = sys.argv[2:]
+        result = measure_loaders(samples, rounds=int(rounds))
     if not dist.is_initialized() or dist.get_rank() == 0:
         Path(output).write_text(json.dumps(result))
     if dist.is_initialized():
@@ -49,9 +49,27 @@ def measure_steps(name: str, accumulation: int, *, rounds: int, micro_steps: int
     return {name: [value / micro_steps for value in values] for name, values in seconds.items()}
 
 
-def measure_loaders(*, rounds: int) -> dict[str, list[float]]:
-    """Seconds per batch of a shuffled in-memory loader: torch's own and as prepared by each library."""
-    data = TensorDataset(torch.randn(20_000, 8), torch.arange(20_000))
+class Records(Dataset[Any]):
+    """Samples that are dicts, each made when it is asked for."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"row": self.rows[index], "id": index}
+
+
+def measure_loaders(samples: str, *, rounds: int) -> dict[str, list[float]]:
+    """Seconds per batch of a shuffled in-memory loader: torch's own and as prepared by each library.
+
+    Args:
+        samples: `tensors` (rows of a TensorDataset) or `records` (dicts that a data set of one's own makes).
+    """
+    rows, ids = torch.randn(20_000, 8), torch.arange(20_000)
+    data = TensorDataset(rows, ids) if samples == "tensors" else Records(rows)
 
     def loader() -> DataLoader[Any]:
         return DataLoader(data, batch_size=32, shuffle=True)
@@ -62,8 +80,12 @@ def measure_loaders(*, rounds: int) -> dict[str, list[float]]:
         "accelerate": accelerate.Accelerator(cpu=True).prepare(loader()),
     }
     for name, prepared in loaders.items():
-        seen = torch.cat([ids for _, ids in prepared])
-        assert torch.equal(seen.sort().values, torch.arange(20_000)), f"{name} loses samples"
+        seen = torch.cat([batch["id"] if samples == "records" else batch[1] for batch in prepared])
+        shares: list[Any] = [seen]
+        if dist.is_initialized():
+            shares = [None] * dist.get_world_size()
+            dist.all_gather_object(shares, seen)
+        assert torch.equal(torch.cat(shares).unique(), ids), f"{name} loses samples"
 
     def run_through(prepared: Any) -> None:
         for _ in prepared:

@@ -207,6 +207,15 @@ class WildSampler(Sampler[int]):
         return iter([order[place] for place in torch.randperm(len(order))])
 
 
+class DrawnOnTheWay(WildSampler):
+    """Draws each index when it is asked for."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(super().__iter__())
+        while order:
+            yield order.pop((random.randrange(99) + np.random.randint(99) + int(torch.randint(99, ()))) % len(order))
+
+
 class OwnGenerators(WildSampler):
     def __init__(self, count: int, generator: Any) -> None:
         super().__init__(count)
@@ -251,11 +260,14 @@ def _wild(kind: str, count: int) -> DataLoader[Any]:
         "numpy state": np.random.RandomState(1),
     }
     sampler = OwnGenerators(count, own[kind]) if kind in own else WildSampler(count)
+    if kind == "on the way":
+        sampler = DrawnOnTheWay(count)
     return DataLoader(Items(count), batch_size=2, sampler=sampler)
 
 
 @pytest.mark.parametrize(
-    "kind", ["stream", "sampler", "batch sampler", "buckets", "one by one", "random", "numpy", "numpy state"]
+    "kind",
+    ["stream", "sampler", "on the way", "batch sampler", "buckets", "one by one", "random", "numpy", "numpy state"],
 )
 @pytest.mark.parametrize("world", [1, 2])
 def test_an_order_drawn_from_global_generators_is_the_same_on_all_ranks(ranks: Any, kind: str, world: int) -> None:
