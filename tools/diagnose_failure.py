@@ -27,7 +27,7 @@ from .evidence.failure_lines import (
     speaks_of_nan,
 )
 from .evidence.failure_patterns import CLIPPING, LEARNING_RATE, match_failure
-from .evidence.failure_signals import SignalCause, signal_cause, signal_in_text
+from .evidence.failure_signals import SignalCause, signal_cause, signal_in_text, signal_of_exit_code
 from .evidence.log_lines import read_non_finite_lines, read_recent_lines
 from .evidence.memory_failures import explain_memory, is_absurd_request, is_memory
 from .evidence.run_metrics import iter_run_metrics
@@ -36,6 +36,7 @@ from .text import shown
 _EVIDENCE_SHOWN = 8
 _CONSEQUENCES_SHOWN = 10
 _TEXT_SHOWN = 400
+NON_FINITE = "non_finite_values"
 
 
 @dataclass(frozen=True)
@@ -107,28 +108,38 @@ def _wanted_end(run: RunRecord) -> _Cause | None:
 
 def _from_signal(case: _Case) -> _Cause | None:
     """The first failed rank was killed and left no exception of its own."""
-    first = next((f for f in case.failures if f.signal != 15), None)
-    if first is None or first.signal is None or read_error(case.layout, first.rank):
+    first = next((f for f in case.failures if _signal(f) != 15), None)
+    number = None if first is None else _signal(first)
+    if first is None or number is None or read_error(case.layout, first.rank):
         return None
-    cause = signal_cause(first.signal)
+    cause = signal_cause(number)
     stated = [line for line in case.log.of_kind("traceback", "message") if line.rank in (first.rank, None)]
     if cause is None or (not cause.final and (stated or case.log.of_kind("timeout"))):
         return None
     kernel = [line for line in stated if line.kind == "message" and match_failure(line.text)]
-    if kernel and first.signal == 9:
+    if kernel and number == 9:
         return None
     return _killed(first, cause)
+
+
+def _signal(failure: RankFailure) -> int | None:
+    """The signal that ended a rank, or that its exit code reports of its child: 137 is 128 + SIGKILL."""
+    if failure.signal is not None or failure.exit_code is None:
+        return failure.signal
+    return signal_of_exit_code(failure.exit_code)
 
 
 def _killed(failure: RankFailure, cause: SignalCause) -> _Cause:
     name = failure.signal_name or cause.name
     lines = tuple(f"rank {failure.rank}: {_cut(line)}" for line in failure.last_lines if line.strip())[-5:]
+    what = f"exit code {failure.exit_code}" if failure.signal is None else f"signal {failure.signal}"
+    number = _signal(failure)
     return _Cause(
         cause.cause,
-        f"rank {failure.rank} was ended by signal {failure.signal} ({name}): {cause.explanation}",
+        f"rank {failure.rank} was ended by signal {number} ({name}): {cause.explanation}",
         cause.remedies,
         rank=failure.rank,
-        evidence=(f"result.json: rank {failure.rank} signal {failure.signal}", *lines),
+        evidence=(f"result.json: rank {failure.rank} {what}", *lines),
     )
 
 
@@ -151,12 +162,16 @@ def _from_lines(case: _Case, lines: Sequence[FailureLine], *, ordered: bool = Fa
         return None
     root = lines[0] if ordered else in_time_order(lines, ranks=case.failed_ranks)[0]
     row = match_failure(root.text)
-    if row is None:
+    kernel = _kernel_assertion(case) if "device-side assert" in root.text else None
+    if kernel:
+        row = match_failure(kernel.text) or row
+    if row is None or row.cause == NON_FINITE:
         curve = _from_curves(case) if speaks_of_nan(root.text) else None
-        where = f" on rank {root.rank}" if root.rank is not None else ""
-        when = f" at {root.time}" if root.time else ""
         if curve:
             return _Cause(curve.cause, curve.explanation, curve.remedies, curve.rank, root, curve.evidence)
+    if row is None:
+        where = f" on rank {root.rank}" if root.rank is not None else ""
+        when = f" at {root.time}" if root.time else ""
         return _Cause("uncaught_exception", f"{root.text}{where}{when}{_place(root)}", (), root.rank, root)
     if is_memory(row):
         memory = explain_memory(
@@ -167,7 +182,19 @@ def _from_lines(case: _Case, lines: Sequence[FailureLine], *, ordered: bool = Fa
             last_step=_last_step(case.layout),
         )
         return _Cause(memory.cause, memory.explanation, memory.remedies, root.rank, root)
-    return _Cause(row.cause, f"{row.explanation}: {root.text}{_place(root)}", row.remedies, root.rank, root)
+    return _Cause(
+        row.cause,
+        f"{row.explanation}: {root.text}{_place(root)}",
+        row.remedies,
+        root.rank,
+        root,
+        _evidence_of(kernel),
+    )
+
+
+def _kernel_assertion(case: _Case) -> FailureLine | None:
+    """The first line in which a GPU kernel said what it asserted: the exception that follows does not."""
+    return next((line for line in case.log.of_kind("message") if " Assertion `" in line.text), None)
 
 
 def _from_printed_signal(case: _Case) -> _Cause | None:
@@ -181,7 +208,7 @@ def _from_printed_signal(case: _Case) -> _Cause | None:
                 else (f"signal {cause.number} ({cause.name}): {cause.explanation}")
             )
             return _Cause(cause.cause, words, cause.remedies, line.rank, line)
-    preempted = next((f for f in case.failures if f.signal == 15), None)
+    preempted = next((f for f in case.failures if _signal(f) == 15), None)
     cause = signal_cause(15)
     return _killed(preempted, cause) if preempted and cause and not case.log.of_kind("timeout") else None
 
@@ -221,7 +248,7 @@ def _from_curves(case: _Case) -> _Cause | None:
     batch = "the batch that follows it" if step is None else f"the batch of step {step}"
     back = Remedy(action=f"resume from the last good checkpoint and look at {batch}", changes_results=False)
     remedies = (back, LEARNING_RATE, CLIPPING)
-    return _Cause("non_finite_values", bad.words, remedies, bad.metric.record.rank, evidence=(source,))
+    return _Cause(NON_FINITE, bad.words, remedies, bad.metric.record.rank, evidence=(source,))
 
 
 def _nothing(run: RunRecord, case: _Case) -> _Cause:
@@ -231,6 +258,11 @@ def _nothing(run: RunRecord, case: _Case) -> _Cause:
     if run.state is RunState.LOST:
         return _Cause("lost", f"the supervisor is gone and left no result: {reason or 'no reason on record'}")
     lines = tuple(f"rank {f.rank}: {_cut(line)}" for f in case.failures[:1] for line in f.last_lines if line.strip())
+    lost = [line for line in case.log.of_kind("secondary") if "SIGTERM" not in line.text]
+    if lost:
+        remedy = Remedy(action="read the logs of the ranks and nodes that are not shown here", changes_results=False)
+        words = "another rank or node went away first, and these logs hold only what followed: "
+        return _Cause("peer_lost", f"{words}{_cut(lost[0].text)}", (remedy,), lost[0].rank, lost[0])
     return _Cause(
         "unknown",
         f"no known failure fits: {reason or 'no reason on record'}",

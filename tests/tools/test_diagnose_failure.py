@@ -322,6 +322,36 @@ def test_what_fits_nothing_is_unknown(run_dir: RunLayout) -> None:
     assert (found.cause, found.remedies, found.evidence) == ("unknown", (), ("rank 0: hello",))
 
 
+def test_what_a_gpu_kernel_asserted_tells_more_than_the_exception_after_it(run_dir: RunLayout) -> None:
+    flood = "".join(
+        f"../aten/Loss.cu:90: operator(): block: [{n},0,0], thread: [4,0,0] Assertion `input_val >= zero` failed.\n"
+        for n in range(6000)
+    )
+    trace = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\n'
+    found = of_log(run_dir, flood + trace + "RuntimeError: CUDA error: device-side assert triggered\n")
+    assert found.cause == "kernel_input_invalid"
+    assert "device-side assert" in found.explanation
+    assert "Assertion `input_val >= zero`" in found.evidence[1]
+
+
+def test_a_shell_that_reports_its_childs_signal_is_a_signal(run_dir: RunLayout) -> None:
+    killed = failure(0).model_copy(update={"exit_code": 137, "signal": None})
+    found = diagnose(record(run_dir, killed), run_dir)
+    assert (found.cause, found.evidence[0]) == ("killed", "result.json: rank 0 exit code 137")
+
+
+def test_logs_that_hold_consequences_alone_point_at_the_others(run_dir: RunLayout) -> None:
+    found = of_log(
+        run_dir, "RuntimeError: [1] is setting up NCCL, store->get('0') got error: Connection reset by peer\n"
+    )
+    assert (found.cause, bool(found.remedies)) == ("peer_lost", True)
+
+
+def test_a_script_that_stops_at_nan_is_told_what_helps(run_dir: RunLayout) -> None:
+    found = of_log(run_dir, "ValueError: Loss is nan, stopping training\n")
+    assert (found.cause, len(found.remedies)) == ("non_finite_values", 3)
+
+
 def test_hostile_text_is_made_visible_and_secrets_are_masked(run_dir: RunLayout) -> None:
     trace = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\n'
     found = of_log(run_dir, trace + "ValueError: \x1b]0;x\x07 --hub_token SECRET-1 \u202e\n")

@@ -5,6 +5,7 @@ a library or the kernel prints in a form of its own. All else, whatever words it
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,22 +13,28 @@ from typing import Literal
 
 from runtime.layout import RunLayout
 
+from .failure_signals import signal_in_text
 from .log_lines import plain, rank_logs, read_lines, relative_name, without_rank_prefix
 
 Kind = Literal["traceback", "message", "timeout", "signal", "secondary"]
 
 _LIMIT = 5_000
+_LIMIT_OF_ONE_KIND = 500  # in one log: thousands of threads or peers that say the same must not hide what follows
 _FRAMES_LIMIT = 200
 _TEXT_LIMIT = 2_000
 _TIME = re.compile(r"^\s*\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s?")
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\):\s*$")
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line \d+(?:, in (?P<name>\S+))?')
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*_?(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Failed)|Exception)(?::|\s*$)"
+    r"^(?:[A-Za-z_]\w*\.)*_?(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Failed)|Exception|gaierror"
+    r"|OutOfResources|NVMLError_\w+)(?::|\s*$)"
 )
 _MESSAGE = re.compile(
     r"^\S+:\d+:\d+ \[\d+\] .*NCCL WARN|^terminate called after throwing|^(?:\S+ )?\S+: error: "
-    r"|^slurmstepd: error: |Out of memory: Killed process|oom-kill:|NVRM: Xid|^Bus error|^ERROR: Unexpected bus error"
+    r"|^slurmstepd: error: |^srun: error: .*Out Of Memory|(?i:out of memory: Killed process)|oom-kill:"
+    r"|NVRM: Xid|^Bus error|^ERROR: Unexpected bus error|^OpenBLAS blas_thread_init: pthread_create failed"
+    r"|: block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `"
+    r"|^\[.{0,200}(?:Heartbeat monitor timed out!|due to ProcessGroup\w+ watchdog hang)"
     r"|^\[?[EW]?.{0,60}\] ?.{0,40}(?:Watchdog caught collective operation timeout|Received \d+ death signal)"
 )
 _TIMEOUT = re.compile(r"Watchdog caught collective operation timeout|Timed out waiting \d+ ?ms for \w+ operation", re.I)
@@ -38,7 +45,6 @@ _SECONDARY = re.compile(
     r"|Process \d+ got signal: 15\b|Received 15 death signal|SIGTERM|connection closed",
     re.IGNORECASE,
 )
-_SIGNAL = re.compile(r"got signal: (\d{1,2})\b|Received (\d{1,2}) death signal|DUE TO TIME LIMIT|DUE TO PREEMPTION")
 _NAN = re.compile(r"\bnan\b|non-?finite|not finite|\binf\b", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"\bworld[ _]size\W{1,3}(\d{1,5})\b", re.IGNORECASE)
 
@@ -78,8 +84,10 @@ def read_failures(layout: RunLayout) -> FailureLog:
     """Read the logs of all ranks and of the engine."""
     found = FailureLog()
     for path, rank in _logs(layout):
+        held: Counter[Kind] = Counter()
         for line in _statements(layout, path, rank, found):
-            if len(found.lines) < _LIMIT:
+            held[line.kind] += 1
+            if len(found.lines) < _LIMIT and held[line.kind] <= _LIMIT_OF_ONE_KIND:
                 found.lines.append(line)
     return found
 
@@ -131,13 +139,13 @@ def _statements(layout: RunLayout, path: Path, rank: int | None, found: FailureL
 
 
 def _kind(text: str, *, ends_traceback: bool) -> Kind | None:
-    if not (ends_traceback or _EXCEPTION.match(text) or _MESSAGE.search(text) or _SIGNAL.search(text)):
+    if not (ends_traceback or _EXCEPTION.match(text) or _MESSAGE.search(text) or signal_in_text(text)):
         return "timeout" if _TIMEOUT.search(text) and text.startswith("[") else None
     if _TIMEOUT.search(text):
         return "timeout"
     if _SECONDARY.search(text):
         return "secondary"
-    if _SIGNAL.search(text):
+    if signal_in_text(text):
         return "signal"
     return "traceback" if ends_traceback else "message"
 

@@ -5,34 +5,11 @@ states the failure (an exception's last line, or a message of the engine or the 
 name, a comment or a data row that quotes a failure is none.
 """
 
-import re
-from dataclasses import dataclass
-
-from ..domain.reports import Remedy
-
-
-@dataclass(frozen=True)
-class FailurePattern:
-    """One kind of failure. `pattern` has at most one match per line; its groups are for the explanation."""
-
-    row: int | None
-    cause: str
-    pattern: re.Pattern[str]
-    explanation: str
-    remedies: tuple[Remedy, ...]
-
-
-def _keep(action: str, **settings: str) -> Remedy:
-    return Remedy(action=action, settings=settings, changes_results=False)
-
-
-def _ask(action: str, **settings: str) -> Remedy:
-    return Remedy(action=action, settings=settings, changes_results=True)
-
-
-def _row(row: int | None, cause: str, pattern: str, explanation: str, *remedies: Remedy) -> FailurePattern:
-    return FailurePattern(row, cause, re.compile(pattern, re.IGNORECASE), explanation, remedies)
-
+from .failure_row import FailurePattern
+from .failure_row import ask as _ask
+from .failure_row import keep as _keep
+from .failure_row import row as _row
+from .further_failures import FURTHER_FAILURES
 
 SMALLER_BATCH = (
     _keep(
@@ -58,8 +35,8 @@ OUT_OF_MEMORY = (
     _row(
         12,
         "shared_memory",
-        r"insufficient shared memory|bus error.*worker|</torch_[^>]*>: No space left|"
-        r"out of shared memory|/dev/shm",
+        r"insufficient shared memory|bus error.*worker|worker.*bus error|</torch_[^>]*>|"
+        r"dataloader.*out of shared memory|/dev/shm",
         "the shared memory (/dev/shm) of the DataLoader workers is full",
         _keep("enlarge /dev/shm (docker: --shm-size)"),
         _keep("use fewer DataLoader workers", num_workers="fewer"),
@@ -82,8 +59,9 @@ OUT_OF_MEMORY = (
     _row(
         1,
         "out_of_memory_gpu",
-        r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|MPS backend out of memory|"
-        r"XPU out of memory|OutOfMemoryError|cudaMalloc.*out of memory|RESOURCE_EXHAUSTED",
+        r"(?:CUDA|HIP|XPU)(?: driver)?(?: error:| failure \d+:)? '?out of memory|MPS backend out of memory|"
+        r"cuda runtime error \(2\)|cudaErrorMemoryAllocation|hipErrorOutOfMemory|"
+        r"(?<!ray\.exceptions\.)OutOfMemoryError|cudaMalloc.*out of memory|RESOURCE_EXHAUSTED",
         "the GPU allocator ran out of memory",
         *SMALLER_BATCH,
     ),
@@ -100,7 +78,7 @@ OUT_OF_MEMORY = (
         "out_of_memory_host",
         r"DefaultCPUAllocator: (?:can't|not enough)|not enough memory: you tried|ArrayMemoryError|"
         r"Unable to allocate .* for an array|std::bad_alloc|^MemoryError|Out of memory: Killed process|"
-        r"oom-kill",
+        r"oom[-_]kill|ray\.exceptions\.OutOfMemoryError|low on memory|^srun: error: .*Out Of Memory",
         "the host had no memory left",
         _keep("load less at once, or stream the data"),
         _keep("use fewer DataLoader workers", num_workers="fewer"),
@@ -112,7 +90,7 @@ FAILURE_PATTERNS = (
     _row(
         14,
         "dataloader_worker_killed",
-        r"DataLoader worker \(pid[^)]*\) (?:is killed by signal|exited unexpectedly)",
+        r"DataLoader worker \(pid.*(?:is killed by signal|exited unexpectedly)",
         "a DataLoader worker was killed, most often by the kernel for want of host memory",
         _keep("use fewer workers and less prefetching", num_workers="fewer"),
         _keep("give the job more host memory"),
@@ -381,6 +359,7 @@ FAILURE_PATTERNS = (
         _keep("declare it as data, or give its absolute path"),
     ),
     _row(None, "keyboard_interrupt", r"^KeyboardInterrupt", "the run was interrupted by SIGINT"),
+    *FURTHER_FAILURES,
 )
 
 

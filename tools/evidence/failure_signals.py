@@ -38,6 +38,13 @@ _SIGNALS = {
             final=True,
         ),
         SignalCause(2, "SIGINT", "interrupted", "the run was interrupted from a keyboard or by a tool", final=True),
+        SignalCause(
+            4,
+            "SIGILL",
+            "illegal_instruction",
+            "native code used an instruction that this processor does not have; a package was built for another",
+            (_keep("install builds of the packages for this node's processor"),),
+        ),
         SignalCause(6, "SIGABRT", "aborted", "the process aborted itself, as after a failed check in native code"),
         SignalCause(
             7,
@@ -59,18 +66,53 @@ _SIGNALS = {
         SignalCause(15, "SIGTERM", "preempted", *_PREEMPTED),
     )
 }
-_TIME_LIMIT = SignalCause(None, "time limit", "preempted", *_PREEMPTED)
-_TEXT = re.compile(r"got signal: (\d{1,2})\b|Received (\d{1,2}) death signal")
-_LIMIT = re.compile(r"DUE TO TIME LIMIT|DUE TO PREEMPTION")
+_BY_SCHEDULER = (
+    (
+        re.compile(r"DUE TO (?:TIME LIMIT|PREEMPTION)"),
+        SignalCause(None, "time limit", "preempted", *_PREEMPTED),
+    ),
+    (
+        re.compile(r"DUE TO NODE FAILURE"),
+        SignalCause(
+            None,
+            "node failure",
+            "node_failed",
+            "the scheduler lost a node of the job; not an error of the training script",
+            (_keep("resume from the last checkpoint on other nodes"),),
+        ),
+    ),
+    (
+        re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \w+ )?\*\*\*"),
+        SignalCause(None, "scancel", "cancelled_by_scheduler", "someone cancelled the job at the scheduler"),
+    ),
+)
+_NUMBERED = re.compile(
+    r"got signal: (\d{1,2})\b|Received (\d{1,2}) death signal|\bSignal (\d{1,2}) \(SIG\w+\) received by PID"
+    r"|died with <Signals\.SIG\w+: (\d{1,2})>|^\s*exitcode\s*: -(\d{1,2}) \(pid"
+)
+# What a shell, srun or Python's fault handler says of a process that a signal ended.
+_NAMED = re.compile(
+    r"^(?:.{0,200}: line \d+: +\d+ |srun: error: \S+ tasks? [\d,-]+: |Fatal Python error: )?"
+    r"(Segmentation fault|Illegal instruction|Bus error|Killed|Aborted|Hangup)(?=\s*\(core dumped\)|\s*$| {2,}\S)"
+)
+_NAMES = {"Segmentation fault": 11, "Bus error": 7, "Killed": 9, "Aborted": 6, "Hangup": 1, "Illegal instruction": 4}
 
 
 def signal_cause(number: int) -> SignalCause | None:
     return _SIGNALS.get(number)
 
 
+def signal_of_exit_code(code: int) -> int | None:
+    """The signal behind a shell's exit code: 137 is 128 + 9; None for codes that scripts give themselves."""
+    return code - 128 if code - 128 in _SIGNALS else None
+
+
 def signal_in_text(text: str) -> SignalCause | None:
-    """The signal that an engine's or scheduler's message names; `Received 1 death signal` counts signals by number."""
-    if _LIMIT.search(text):
-        return _TIME_LIMIT
-    match = _TEXT.search(text)
-    return _SIGNALS.get(int(match[1] or match[2])) if match else None
+    """The signal that an engine's, a shell's or a scheduler's message names, by number or in words."""
+    by_scheduler = next((cause for pattern, cause in _BY_SCHEDULER if pattern.search(text)), None)
+    if by_scheduler:
+        return by_scheduler
+    if match := _NUMBERED.search(text):
+        return _SIGNALS.get(int(next(filter(None, match.groups()))))
+    named = _NAMED.match(text)
+    return _SIGNALS[_NAMES[named[1]]] if named else None

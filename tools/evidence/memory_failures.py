@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..domain.reports import Remedy
-from .failure_patterns import EVALUATION_MEMORY, OUT_OF_MEMORY, FailurePattern
+from .failure_patterns import EVALUATION_MEMORY, OUT_OF_MEMORY
+from .failure_row import FailurePattern
 
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SIZE = r"(\d+(?:\.\d+)?) ?(bytes|[KMGT]iB)"
