@@ -1,6 +1,6 @@
 """Whether a plan may launch, decided inside the transaction that starts the run."""
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from agent_server.approvals.policy.assess import assess
 from agent_server.approvals.policy.budgets import free_launches
@@ -14,11 +14,12 @@ from tools.domain.plan_state import NEXT_TOOL, PlanRecord, PlanState
 from tools.domain.run_state import RunRecord
 from tools.request_approval import launch_refusals, member_refusals, store_refusals
 
-from . import integrity
+from . import integrity, tables
 from .applied import applied_state
 from .find import find_key, find_plan, store_mode
 from .reservations import Memory, find_reservation
 
+_CLOCK_STEP_S = 300.0  # a clock that is set right may go back by so much
 _ASK_AGAIN = "request_approval, or a new plan with base_plan_id if something changed"
 
 
@@ -36,10 +37,15 @@ def require_launchable(
     run: RunRecord,
     *,
     now_s: float,
+    clock_s: float,
     identity: str,
     memory: Memory,
 ) -> tuple[PlanRecord, Approval, Reservation]:
     """The plan, its approval and what was reserved for it.
+
+    Args:
+        now_s: the later of the clock and the newest time in the audit log.
+        clock_s: the clock alone.
 
     Raises:
         Refused: with every reason why the approval does not cover this run now.
@@ -48,6 +54,7 @@ def require_launchable(
     key = None if approval is None else find_key(connection, approval.decision.key_id)
     checked = check_request(record, request, current_rules(connection, now_s=now_s))
     reasons = launch_refusals(record, request, approval, key, now_s=now_s, required=checked.required, member=run.member)
+    reasons.extend(_clock_refusals(connection, request, approval, now_s=now_s, clock_s=clock_s))
     reasons.extend(member_refusals(request.plan or record.plan, run.member))
     reasons.extend(checked.reasons)
     reasons.extend(store_refusals(request, identity=identity))
@@ -62,6 +69,23 @@ def require_launchable(
     if reasons or approval is None or held is None:
         raise Refused(f"plan {record.plan_id} may not launch: " + "; ".join(reasons), next_step=_ASK_AGAIN)
     return record, approval, held
+
+
+def _clock_refusals(
+    connection: Connection, request: ApprovalRequest, approval: Approval | None, *, now_s: float, clock_s: float
+) -> list[str]:
+    """A clock that was once far ahead makes the newest time stand still, and nothing would expire any more."""
+    links = tables.audit.c
+    asked_s = connection.execute(select(func.min(links.time_s)).where(links.subject == request.request_id)).scalar()
+    if asked_s is None or clock_s >= now_s:
+        return []  # the clock is ahead of all that was written: it has expired by it, or it has not
+    if clock_s < asked_s - _CLOCK_STEP_S:
+        return [f"the clock is {(asked_s - clock_s) / 60:.0f} min behind the time of the request: set it right"]
+    going_on = approval is not None and approval.used_for
+    end_s = request.launch_until_s if going_on and request.launch_until_s else request.expires_at_s
+    if clock_s - asked_s >= end_s - request.created_at_s:
+        return [f"it expired: it was asked for {(clock_s - asked_s) / 60:.0f} min ago by the clock"]
+    return []
 
 
 def require_free(

@@ -188,6 +188,7 @@ class SqlStore(ApproverRecords):
                 approval,
                 run,
                 now_s=self._now_s(connection),
+                clock_s=self._clock(),
                 identity=self.identity,
                 memory=self._memory,
             )
