@@ -58,19 +58,22 @@ def _without_decoration(text: str) -> tuple[str, Sequence[int]]:
 _NAME = re.compile(
     r"""(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]++)
     (?:(?P<between>\\?["']\s{0,8},\s{0,8}(?=\\?["']))
-      |\\?["']?\s{0,8}(?:\[[^\]\s]{0,40}\]\s{0,8})?(?:=>|:=|==?|:)(?!//)\s{0,8}
+      |\\?["']?\s{0,8}(?:\[[^\]\s]{0,40}\]\s{0,8})?(?:=>|:=|==?|:|%3[dD])(?!//)\s{0,8}
       |(?P<space>\s{1,8}))""",
     re.VERBOSE,
 )
 _QUOTED = r"""(?:[bru]?"(?:[^"\\\n]|\\.)*+"?|[bru]?'(?:[^'\\\n]|\\.)*+'?)"""
 _VALUE = re.compile(
-    rf"""\\"(?:(?!\\")[^\n])*+(?:\\")? | \\'(?:(?!\\')[^\n])*+(?:\\')?
+    rf"""\[[^\[\]\n]{{0,2000}}\] | \\"(?:(?!\\")[^\n])*+(?:\\")? | \\'(?:(?!\\')[^\n])*+(?:\\')?
       | {_QUOTED}(?:{_QUOTED})*+
       | [^\s'"]+(?:"[^"\n]*"|'[^'\n]*'|[^\s'"]+)*+""",
     re.VERBOSE | re.DOTALL,
 )
 _VALUE_IN_QUOTES = re.compile(rf"""{_QUOTED}|[^\s'"]+""", re.DOTALL)
 _HEADER_VALUE = re.compile(r"""\\?"[^"\n]*+"?|\\?'[^'\n]*+'?|[^'"\r\n]+""")
+_BARE_HEADER_VALUE = re.compile(r"[^\r\n]+")
+_RANDOM = r"(?=[^\s'\"]*(?:\d|(?-i:[A-Z]{3})))[^\s'\",;)]{8,}"  # after a mere space, only what is no word of a sentence
+_RANDOM_VALUE = re.compile(_RANDOM)
 _HARMLESS_VALUE = re.compile(r"(?:[-+]?\d{1,6}(?:\.\d{1,6})?|true|false|none|null|nan)[,;)\]}]*\Z", re.IGNORECASE)
 
 
@@ -92,8 +95,8 @@ _FUSED = (
     "authtoken",
     "accesstoken",
 )  # PGPASSWORD
-_AS_LAST = _set("token key auth authorization bearer cookie pat jwt signature sig pass")
-_ONLY_QUALIFIED = _set("key pass signature")
+_AS_LAST = _set("token key auth authorization bearer cookie pat jwt signature sig sas pass")
+_ONLY_QUALIFIED = _set("key pass signature sas")
 _HEADERS = _set("authorization cookie")
 _HARMLESS_BEFORE = {
     "token": _set(
@@ -116,8 +119,11 @@ def _named(text: str) -> Iterator[tuple[int, int]]:
         if match.end() <= covered:
             continue
         option = match["name"].startswith("-")
-        if not option and (match["space"] or (match["between"] and not _is_header_name(match["name"]))):
+        spaced = match["space"] and not ("_" in match["name"] and _RANDOM_VALUE.match(text, match.end()))
+        if not option and (spaced or (match["between"] and not _is_header_name(match["name"]))):
             continue
+        if match["name"] in ("PWD", "OLDPWD") and text[match.end() : match.end() + 1] == "/":
+            continue  # the shell's working directory
         words = _words(match["name"])
         if not _is_secret_name(words, option=option):
             continue
@@ -132,10 +138,10 @@ def _named(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _value_pattern(text: str, start: int, last_word: str) -> re.Pattern[str]:
-    if last_word in _HEADERS:
-        return _HEADER_VALUE
     before = text[max(text.rfind("\n", 0, start) + 1, start - 2000) : start]
     inside = before.count("'") % 2 or before.count('"') % 2
+    if last_word in _HEADERS:
+        return _HEADER_VALUE if inside or text[start : start + 1] in ("'", '"', "\\") else _BARE_HEADER_VALUE
     return _VALUE_IN_QUOTES if inside and text[start : start + 1] not in ("'", '"', "\\") else _VALUE
 
 
@@ -183,6 +189,30 @@ _PLACES = (
     re.compile(r"\b(?P<secret>(?:hf_|ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|sk-|xox[abcdeprs]-|AIza)[\w\-]{12,})"),
     re.compile(r"\b(?P<secret>(?:xapp-\d|GOCSPX|pypi|dckr_pat|dop_v1|[srp]k_(?:live|test)|whsec)[_\-][\w\-]{16,})"),
     re.compile(r"\b(?P<secret>(?:npm_[A-Za-z0-9]{30,}|r8_[A-Za-z0-9]{30,}|dapi[0-9a-f]{32}|ya29\.[\w\-]{20,}))"),
+    re.compile(
+        r"\b(?P<secret>(?:nvapi-|gsk_|gl(?:rt|dt|cbt|ptt|ft|soat|agent|imt)-|lsv2_(?:pt|sk)_|xai-|pplx-)[\w\-]{16,})"
+    ),
+    re.compile(r"\b(?P<secret>(?:tgp_v1_|ATATT3|rpa_|sbp_|hvs\.|lin_api_|ntn_)[\w\-=.]{24,})"),
+    # in a sentence: `API key: X`, `Using API key X`, `the password is X`, `passphrase "X"`
+    re.compile(
+        rf"""(?i)\b(?:api|access|secret|auth|bearer|refresh|security)[ ](?:key|token)(?:[ ]is)?
+        (?:\s{{0,3}}[:=]\s{{0,3}}['"]?(?P<secret>[^\s'",;)]{{6,}})|\s['"]?(?P<other>{_RANDOM}))""",
+        re.VERBOSE,
+    ),
+    re.compile(rf"(?i)\b(?:password|passphrase|token|secret) (?:is |was )?['\"]?(?P<secret>{_RANDOM})"),
+    re.compile(r"(?i)\b(?:password|passphrase) (?:is |was )?(?P<quote>['\"])(?P<secret>[^'\"\n]{4,200})(?P=quote)"),
+    # names and values as attributes, elements or pairs: XML, Kubernetes, task definitions
+    re.compile(
+        r"(?i)<[\w.:\-]{0,60}(?:password|passwd|secret|token|api_?key)(?:\s[^<>\n]{0,200})?>(?P<secret>[^<\n]+)</"
+    ),
+    re.compile(
+        r"""(?i)\b(?:name|key)["']?\s{0,3}[=:]\s{0,3}["']?[\w.\-]{0,60}(?:password|passwd|secret|token|api_?key|access_?key)["']?
+        [\s,]{1,40}["']?value["']?\s{0,3}[=:]\s{0,3}["']?(?P<secret>[^\s"',}>]+)""",
+        re.VERBOSE,
+    ),
+    re.compile(r"\bwandb login\s{1,4}(?:--\S{1,60}\s{1,4}){0,4}(?P<secret>[A-Za-z0-9\-]{16,})"),
+    re.compile(r"\blogin\([^)\n]{0,120}?\bkey\s{0,3}=\s{0,3}['\"](?P<secret>[^'\"\n]+)"),
+    re.compile(r"\b(?:mysql|mysqldump|mysqladmin|mariadb)\s(?:[^\n|;]{0,200}?\s)?-p(?P<secret>[^\s'\"]+)"),
     re.compile(r"\b(?P<secret>SG\.[\w\-]{16,64}\.[\w\-]{16,64})"),
     re.compile(r"\bhooks\.slack\.com/(?:services|workflows)/(?P<secret>[\w/\-]{8,})"),
     # .netrc, in one line or several; curl -u user:password (numbers are a user and a group); sshpass -p
@@ -198,4 +228,5 @@ _PLACES = (
 def _placed(text: str) -> Iterator[tuple[int, int]]:
     for pattern in _PLACES:
         for match in pattern.finditer(text):
-            yield match.span("secret")
+            span = match.span("secret")
+            yield span if span[0] >= 0 else match.span("other")

@@ -46,6 +46,13 @@ TOKENS: dict[str, st.SearchStrategy[str]] = {
     "databricks": word("abcdef" + DIGITS, 32).map("dapi".__add__),
     "digitalocean": word("abcdef" + DIGITS, 64).map("dop_v1_".__add__),
     "replicate": word(ALNUM, 37).map("r8_".__add__),
+    "nvidia": word(ALNUM, 40).map("nvapi-".__add__),
+    "groq": word(ALNUM, 40).map("gsk_".__add__),
+    "gitlab runner": word(ALNUM, 20).map("glrt-".__add__),
+    "langsmith": word("abcdef" + DIGITS, 32).map("lsv2_pt_".__add__),
+    "atlassian": word(ALNUM, 40).map("ATATT3xF".__add__),
+    "runpod": word(UPPER + DIGITS, 40).map("rpa_".__add__),
+    "vault": word(ALNUM, 40).map("hvs.".__add__),
     "jwt": st.tuples(word(ALNUM, 20, 30), word(ALNUM, 20, 30), word(ALNUM, 30)).map(
         lambda p: f"eyJ{p[0]}.eyJ{p[1]}.{p[2]}"
     ),
@@ -122,6 +129,9 @@ SHAPES: dict[str, Callable[[str, str], str]] = {
     "toml": lambda name, value: f'{name} = "{value}"\n',
     "argv": lambda name, value: json.dumps(["python", "train.py", f"--{name}", value]),
     "query": lambda name, value: f"GET https://h.invalid/v1?page=1&{name}={value.replace('=', '')}&x=1",
+    "dockerfile": lambda name, value: f"ENV {name.upper().replace('-', '_')}_1 7{value}" if "_" in name else "",
+    "list": lambda name, value: f"{name}: ['{value}', '2{value}'] then",
+    "escaped in a query": lambda name, value: f"https://h.invalid/?next=%2F&{name}%3D{value.replace('=', '')}",
     "namespace": lambda name, value: f"Namespace(lr=0.1, {name.replace('-', '_').replace('.', '_')}='{value}')",
 }
 
@@ -132,7 +142,7 @@ def test_the_value_of_a_secret_name_is_masked_in_every_shape(shape: str) -> None
     @settings(max_examples=60)
     def check(name: str, value: str) -> None:
         text = SHAPES[shape](name, value)
-        hidden = value.replace("=", "") if shape == "query" else value
+        hidden = value.replace("=", "") if "query" in shape else value
         assert hidden not in redact(text), text
         if "epochs" in text:
             assert "epochs" in redact(text)
@@ -157,6 +167,18 @@ PLACES: dict[str, Callable[[str], str]] = {
     "signed url": lambda value: f"https://b.invalid/o?X-Amz-Expires=60&X-Amz-Signature={value}&X-Amz-Date=1",
     "sas url": lambda value: f"https://a.invalid/c?sv=2022&sig={value}&se=2026",
     "cookie": lambda value: f"Set-Cookie: session={value}; Path=/",
+    "digest header": lambda value: f'Authorization: Digest username="u", nonce="n", response="{value}"',
+    "sentence": lambda value: f"Using API key 7{value}",
+    "sentence with a colon": lambda value: f"API key: {value}",
+    "sentence of a password": lambda value: f"the password is 7{value}",
+    "quoted after the word": lambda value: f'Enter passphrase "{value}"',
+    "xml": lambda value: f"<server><password>{value}</password></server>",
+    "attributes": lambda value: f'<add key="ApiKey" value="{value}"/>',
+    "kubernetes": lambda value: f"env:\n- name: HF_TOKEN\n  value: {value}\n",
+    "task definition": lambda value: json.dumps([{"name": "WANDB_API_KEY", "value": value}]),
+    "wandb": lambda value: f"wandb login --relogin {value}xxxx",
+    "wandb in python": lambda value: f"wandb.login(host='h', key='{value}')",
+    "mysql": lambda value: f"mysql -uroot -p{value} db",
     "ssh": lambda value: f"sshpass -p {value} ssh host",
 }
 
@@ -195,6 +217,11 @@ HARMLESS = (
     "password policy: see docs; machine learning on machine gpu01",
     "git@github.com:owner/repository.git branch main",
     "curl -u https://h.invalid; docker run -p 8080:80 -u 1000:1000 image",
+    "PWD=/home/x OLDPWD=/root cache_key=abc num_keys=3",
+    "API key missing; the password is wrong; token is required; no access token given",
+    "missing_key layer.0.weight and unexpected_key head_bias_0001",
+    "name: text\nvalue: 3",
+    "mysql -u root db -p",
     "SG.head skip-connection sk-learn hf_hub r8_x npm_config_cache=/x",
 )
 
