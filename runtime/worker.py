@@ -188,7 +188,7 @@ def _crash(error: BaseException, error_file: Path | None) -> NoReturn:
     sys.excepthook(type(error), error, trace)
     with contextlib.suppress(Exception):
         sys.stderr.flush()
-    _write_record({**record, "stderr_end": os.fstat(2).st_size}, error_file)
+    _write_record({**record, "stderr_end": _stderr_bytes()}, error_file)
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -211,8 +211,15 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "message": message,
         "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "time_s": time.time(),
-        "stderr_begin": os.fstat(2).st_size,
+        "stderr_begin": _stderr_bytes(),
     }
+
+
+def _stderr_bytes() -> int:
+    """Size of what stderr holds; 0 if the script has closed it."""
+    with contextlib.suppress(OSError):
+        return os.fstat(2).st_size
+    return 0
 
 
 def _write_record(record: dict[str, Any], path: Path | None) -> None:

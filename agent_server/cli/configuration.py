@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from runtime.config.choices import choose
-from runtime.config.loader import ConfigFile, dump, load, save
-from runtime.config.locations import default_path, find_file
+from runtime.config.loader import ConfigFile, dump, load, require_writable, save
+from runtime.config.locations import default_path, expanded, find_file
 from runtime.config.option_table import table
 from runtime.config.resolve import resolve
 from runtime.config.wizard import Interview, Machine, default_values
@@ -41,6 +41,7 @@ def _torch_has_bf16() -> bool:
 def ask_and_write(config_file: Path | None) -> int:
     """Hold the interview and write its result; nothing is written before the last answer."""
     path = _target(config_file)
+    require_writable(path)
     earlier = _earlier(path)
     say(f"The answers become {path}, which stays as it is until the last one. Return takes what stands in brackets.")
     interview = Interview(
@@ -95,7 +96,7 @@ def update(config_file: Path | None, output: Path | None) -> int:
 
 
 def _target(config_file: Path | None) -> Path:
-    path = config_file.expanduser() if config_file is not None else default_path(current_environment())
+    path = default_path(current_environment()) if config_file is None else expanded(str(config_file), "--config-file")
     if path.is_dir():
         raise ConfigurationError(f"{path} is a directory", allowed="a file", next_step="correct --config-file")
     return path
@@ -132,3 +133,5 @@ def _read_line(prompt: str) -> str:
         return input(prompt)
     except UnicodeDecodeError:
         return "\ufffd"  # no answer of any question
+    except (RuntimeError, ValueError) as error:  # stdin is closed
+        raise EOFError from error

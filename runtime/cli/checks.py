@@ -49,6 +49,7 @@ def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: in
     Raises:
         ConfigurationError: it could run nowhere: no script, no torch, a port that is taken.
     """
+    _require_unicode(launch)
     _require_target(launch)
     if launch.port is not None:
         _require_free(launch.port)
@@ -82,6 +83,22 @@ def check(launch: HandLaunch, choices: Choices, *, gpu_ids: str, num_threads: in
             refusals.append(str(error))
     checked = replace(launch, num_processes=count, environment=environment, place=place)
     return Checked(checked, device, tuple(refusals))
+
+
+def _require_unicode(launch: HandLaunch) -> None:
+    """What goes on record must be text: a name or an argument of other bytes would be another one there."""
+    texts = {"script": launch.target, "--log-dir": str(launch.log_dir), "--python": launch.python}
+    texts |= {f"argument {number} of the script": text for number, text in enumerate(launch.arguments, start=1)}
+    texts["current directory"] = os.getcwd()
+    for what, text in texts.items():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"{what} {text!r} is no UTF-8 (character {error.start + 1})",
+                allowed="names and arguments in UTF-8",
+                next_step="rename it, or give the script a file that holds the value",
+            ) from error
 
 
 def _require_target(launch: HandLaunch) -> None:

@@ -12,7 +12,7 @@ import typer
 from ..config.choices import Choices, choose
 from ..config.hostfile import apply_hostfile
 from ..config.loader import load
-from ..config.locations import find_file
+from ..config.locations import expanded, find_file
 from ..config.machines import node_group
 from ..config.resolve import Resolved, from_command_line, from_environment, resolve
 from ..env import current_environment
@@ -24,7 +24,7 @@ from .flags import LaunchCommand, knows_options, misplaced, with_options
 from .foreground import HandLaunch, preview, run
 from .report import Mask, dry_run, explain, file_note
 
-LAUNCH_CONTEXT: dict[str, Any] = {"allow_interspersed_args": False}
+LAUNCH_CONTEXT: dict[str, Any] = {"allow_interspersed_args": False, "help_option_names": ["--help", "-h"]}
 """Settings for typer's command(): whatever follows the script is the script's."""
 
 
@@ -84,13 +84,13 @@ def check_launch(script: str, arguments: tuple[str, ...], resolved: Resolved, ch
     """The launch that these options mean on this machine; raises as check does."""
     nodes = node_group(resolved)
     request = HandLaunch(
-        python=resolved.get("python") or sys.executable,
+        python=str(expanded(resolved.get("python"), "--python")) if resolved.get("python") else sys.executable,
         target=script,
         arguments=arguments,
         num_processes=1,
         is_module=resolved.get("module"),
         port=resolved.get("main_process_port") or None if nodes is None else None,
-        log_dir=Path(resolved.get("log_dir")),
+        log_dir=expanded(resolved.get("log_dir"), "--log-dir"),
         max_restarts=resolved.get("max_restarts"),
         nodes=nodes,
     )

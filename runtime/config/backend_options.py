@@ -21,6 +21,7 @@ _GROUPS = {
     "dynamo": "torch.compile",
     "parallelism_config": "Degrees of parallelism",
     "mpirun": "MPI",
+    "ipex": "IPEX",
     "tpu_pod": "TPU",
     "sagemaker": "SageMaker",
 }
@@ -32,6 +33,7 @@ _REMARKS = {
     "dynamo": "call torch.compile in the script",
     "parallelism_config": "all processes are data-parallel in this version",
     "mpirun": "processes are started by torchrun on this machine",
+    "ipex": "Intel's extension and GPUs are not in this version: leave it out, torch itself has what CPUs need",
     "tpu_pod": "TPU pods are not in this version",
     "sagemaker": "SageMaker is not in this version: put `forerun launch` into the job's own script",
 }
@@ -183,6 +185,7 @@ _FSDP = (
         "fsdp_backward_prefetch",
         Word(("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")),
         "As in FSDP1.",
+        keys=("fsdp_backward_prefetch_policy",),
         accepts=("BACKWARD_PRE",),
         remark="FSDP2 prefetches before each backward: leave it out",
     ),
@@ -363,6 +366,9 @@ _PARALLEL = (
 )
 _OTHERS = (
     _row("mpirun", "mpirun_hostfile", Text(), "Hosts for mpirun."),
+    _row("mpirun", "mpirun_ccl", Text(), "Threads of oneCCL.", effect="none"),
+    _row("ipex", "ipex", Flag(), "Intel's extension of torch."),
+    _row("ipex", "use_xpu", Flag(), "GPUs of Intel's."),
     _top("tpu_pod", "downcast_bf16", Flag(), "Doubles become bf16 on a TPU."),
     _top("tpu_pod", "tpu_cluster", Flag(), "Use a TPU pod.", keys=("tpu_use_cluster",)),
     _top("tpu_pod", "tpu_use_sudo", Flag(), "sudo in the pod."),

@@ -8,7 +8,7 @@ from ..errors import ConfigurationError
 from ..mesh import ParallelDims
 from .deepspeed_file import DeepSpeedFile
 from .hostfile import LAUNCHER_ONLY
-from .launch_options import DEVICES
+from .launch_options import DEVICES, SAGEMAKER_TYPES
 from .loader import Given, deepspeed_values, load
 from .option_kinds import write_text
 from .option_table import table
@@ -25,6 +25,7 @@ _BY_TYPE = {
     "DEEPSPEED": ("", "deepspeed"),
     "FSDP": ("", "fsdp"),
     "MEGATRON_LM": ("", "megatron_lm"),
+    **dict.fromkeys(SAGEMAKER_TYPES, ("", "")),
 }
 _ONLY_IF_CHOSEN = ("deepspeed", "fsdp", "megatron_lm", "fp8")
 

@@ -11,7 +11,9 @@ OTHER_MACHINE_TYPES = (
     "MULTI_SDAA",
     "MULTI_MUSA",
     "MULTI_NEURON",
+    "MPS",
 )
+SAGEMAKER_TYPES = ("DATA_PARALLEL", "MODEL_PARALLEL")
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 DEVICES = ("cpu", "cuda", "mps", "xla")
 STRATEGIES = ("auto", "single", "ddp", "fsdp", "deepspeed", "megatron_lm")
@@ -38,9 +40,11 @@ LAUNCH_OPTIONS = (
     Option(
         "distributed_type",
         "",
-        Word((*MACHINE_TYPES, *OTHER_MACHINE_TYPES)),
+        Word((*MACHINE_TYPES, *OTHER_MACHINE_TYPES, *SAGEMAKER_TYPES), old_words=(("TPU", "XLA"),)),
         "Kind of machine and strategy in one word, as in Accelerate's files.",
         peer=("distributed_type",),
+        accepts=(*MACHINE_TYPES, *OTHER_MACHINE_TYPES),
+        remark="it is a word of SageMaker's, which is not in this version",
         question="Which type of machine are you using?",
         group=_HARDWARE,
     ),

@@ -1,11 +1,16 @@
 """Configuration files: ours, Accelerate's default_config.yaml, or a DeepSpeed JSON. Every key is known or refused."""
 
+import os
+import re
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from ..deepspeed_keys import OWN
 from ..errors import ConfigurationError
 from ..files import write_atomic
 from .deepspeed_file import DeepSpeedFile, looks_like_deepspeed, read_deepspeed
@@ -14,6 +19,7 @@ from .option_kinds import Many, Option, WrongValue, parse_text
 from .option_table import FORMAT, FORMAT_KEY, all_keys, nearest, own_keys, table
 
 Form = Literal["forerun", "accelerate", "deepspeed"]
+_SURELY = 0.9  # how near a key must be for its file to be taken for one of a known form
 _HEADER = "# Written by `forerun config`. Shown with every value's origin by `forerun launch --explain SCRIPT`.\n"
 
 
@@ -54,7 +60,7 @@ def load(path: Path) -> ConfigFile:
 def interpret(tree: Branch, path: Path) -> ConfigFile:
     """What a file's tree says; raises as load does."""
     entries = tree.entries or {}
-    if looks_like_deepspeed(entries):
+    if looks_like_deepspeed(entries) or _nearly_deepspeed(entries):
         deepspeed = read_deepspeed(path, tree)
         return ConfigFile(path, "deepspeed", deepspeed_values(deepspeed), deepspeed)
     form = _form(entries, path)
@@ -108,11 +114,27 @@ def save(path: Path, values: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
     except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}",
-            allowed="a file in a directory that you may write to",
-            next_step="give another one to --config-file",
-        ) from error
+        raise _not_writable(path, error) from error
+
+
+def require_writable(path: Path) -> None:
+    """That save could write this file, as far as a look can tell; nothing is left of it. Raises as save does."""
+    folder = path.parent
+    try:
+        while not os.path.lexists(folder) and folder != folder.parent:
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} cannot be written: {error.strerror}",
+        allowed="a file in a directory that you may write to",
+        next_step="give another one to --config-file",
+    )
 
 
 def _require_readable(text: str, path: Path, values: dict[str, Any]) -> None:
@@ -133,7 +155,7 @@ def _form(entries: dict[str, Node], path: Path) -> Form:
             )
         return "forerun"
     sections = {key.partition(".")[0] for key in all_keys()}
-    if entries and not any(key in sections for key in entries):
+    if entries and not any(_nearest(key, sections, cutoff=_SURELY) in sections for key in entries):
         raise ConfigurationError(
             f"{path} is no configuration of a launch: none of its keys is known ({', '.join(list(entries)[:5])})",
             allowed="a file of `forerun config`, of `accelerate config`, or a DeepSpeed JSON",
@@ -142,6 +164,17 @@ def _form(entries: dict[str, Node], path: Path) -> Form:
     own = {key.partition(".")[0] for key in own_keys()}
     theirs = "compute_environment" in entries or "distributed_type" in entries
     return "accelerate" if theirs or any(key not in own for key in entries) else "forerun"
+
+
+def _nearly_deepspeed(entries: dict[str, Node]) -> bool:
+    """Whether all that is known of the keys is that one is a misspelt key of DeepSpeed's."""
+    known = {key.partition(".")[0] for key in all_keys()}
+    return not known & set(entries) and any(nearest(key, OWN, cutoff=_SURELY) for key in entries)
+
+
+def _nearest(key: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """As nearest, whatever its case, with spaces or dashes for underscores."""
+    return nearest(re.sub(r"[\s-]+", "_", key.strip()).lower(), known, cutoff=cutoff)
 
 
 def _leaves(entries: dict[str, Node], known: dict[str, Option], reading: _Reading) -> list[tuple[str, Node]]:
@@ -163,7 +196,7 @@ def _leaves(entries: dict[str, Node], known: dict[str, Option], reading: _Readin
 def _read(key: str, node: Node, known: dict[str, Option], reading: _Reading) -> None:
     option = known.get(key)
     if option is None:
-        near = nearest(key, known)
+        near = _nearest(key, known)
         meant = f", did you mean {near}?" if near else ""
         reading.problems.append(f"unknown key {key} ({_line(node)}){meant}")
         return

@@ -22,18 +22,25 @@ def default_path(environ: Mapping[str, str]) -> Path:
     return home / "forerun" / "config.yaml"
 
 
+def expanded(text: str, place: str) -> Path:
+    """The path that a text means: a shell expands ~ in a word of its own alone, not in --flag=~/x, variables or files.
+
+    Raises:
+        ConfigurationError: it begins with the home of nobody.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(f"{place} {text!r}: {error}", next_step="correct the path") from error
+
+
 def find_file(named: str | None, environ: Mapping[str, str]) -> Path | None:
     """The file to read; None if none is named and none lies at home.
 
     Raises:
         ConfigurationError: the name begins with the home of nobody.
     """
-    if named is None:
-        return _at_home(environ)
-    try:
-        return Path(named).expanduser()
-    except RuntimeError as error:
-        raise ConfigurationError(f"--config-file {named!r}: {error}", next_step="correct the path") from error
+    return _at_home(environ) if named is None else expanded(named, "--config-file")
 
 
 def _at_home(environ: Mapping[str, str]) -> Path | None:

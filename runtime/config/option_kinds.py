@@ -82,16 +82,21 @@ class Word:
     Attributes:
         no_word: what no, off and false mean (YAML makes one thing of them); empty if nothing.
         yes_word: the same for yes, on and true.
+        old_words: (what older files say, the word that it means).
     """
 
     words: tuple[str, ...]
     no_word: str = ""
     yes_word: str = ""
+    old_words: tuple[tuple[str, str], ...] = ()
 
     def parse(self, text: str) -> str:
         word = text.lower()
         for known in self.words:
             if known.lower() == word:
+                return known
+        for old, known in self.old_words:
+            if old.lower() == word:
                 return known
         if self.no_word and word in _NO_WORDS:
             return self.no_word
@@ -111,11 +116,12 @@ class Text:
     def parse(self, text: str) -> str:
         if not text.strip() or any(ord(character) < 32 or ord(character) == 127 for character in text):
             raise WrongValue(self.allowed)
+        _require_unicode(text, self.allowed)
         return text
 
     @property
     def allowed(self) -> str:
-        return "a text that is not empty, in one line"
+        return "a text that is not empty, in one line of UTF-8"
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,7 @@ class Many:
         parts = tuple(part.strip() for part in text.split(","))
         if any(not part for part in parts):
             raise WrongValue(self.allowed)
+        _require_unicode(text, self.allowed)
         return parts
 
     @property
@@ -197,12 +204,14 @@ class Option:
 
 
 def parse_text(option: Option, text: str) -> Any:
-    """The value of an option from its text; None for null.
+    """The value of an option from its text; None for null, and for the None of Python where any text is a value.
 
     Raises:
         WrongValue: the text is no value of this option.
     """
-    return None if text.lower() in NULL_WORDS else option.kind.parse(text)
+    if text.lower() in NULL_WORDS or (text == "None" and isinstance(option.kind, Text | Many)):
+        return None
+    return option.kind.parse(text)
 
 
 def write_text(value: Any) -> str:
@@ -214,6 +223,12 @@ def write_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value)
+
+
+def _require_unicode(text: str, allowed: str) -> None:
+    """Bytes that are no UTF-8 come from a shell or the environment as surrogates, which no file of ours can hold."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise WrongValue(allowed)
 
 
 def _integral(text: str) -> int:

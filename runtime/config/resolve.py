@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigurationError
 from .loader import ConfigFile, Given
+from .locations import expanded
 from .option_kinds import Option, WrongValue, parse_text, write_text
 from .option_table import nearest, table, variables
 
@@ -61,7 +62,7 @@ class Resolved:
     def path(self, name: str) -> Path:
         """A given path; a relative one in a file is meant from that file's folder, if it is not found from here."""
         value = self.values[name]
-        path = Path(value.value).expanduser()
+        path = expanded(value.value, value.place)
         if value.origin == "file" and self.file is not None and not path.is_file():
             return self.file.path.parent / path
         return path

@@ -224,9 +224,10 @@ def _report(error: BaseException, path: Path, deaths: DeathWatch) -> int:
             seen = deaths.deaths.get(rank, {})
             rows.append({**row, "time_s": seen.get("died_at_s", float(failure.timestamp)), "pid": failure.pid})
     rows.sort(key=lambda row: (row["signal"] == signal.SIGTERM, row["time_s"]))
+    before = sorted(rank for rank, death in deaths.deaths.items() if rows and _ended_well(death, rows[0]["time_s"]))
     engine_error = "" if rows else f"{name}: {error}"
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps({"failures": rows, "engine_error": engine_error}, indent=1))
+    temporary.write_text(json.dumps({"failures": rows, "ended_before": before, "engine_error": engine_error}, indent=1))
     os.replace(temporary, path)
     if name == "SignalException":
         return 128 + int(error.sigval)  # type: ignore[attr-defined]  # torch's SignalException
@@ -234,6 +235,10 @@ def _report(error: BaseException, path: Path, deaths: DeathWatch) -> int:
         return 1
     first = rows[0]
     return int(first["exit_code"] if first["signal"] is None else 128 + first["signal"])
+
+
+def _ended_well(death: dict[str, Any], before_s: float) -> bool:
+    return death.get("exit_code") == 0 and float(death["died_at_s"]) < before_s
 
 
 if __name__ == "__main__":

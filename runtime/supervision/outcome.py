@@ -14,6 +14,7 @@ from ..masking import redact
 _NUM_LAST_LINES = 20
 _TAIL_BYTES = 16 * 1024
 _LINE_CHARACTERS = 2000
+_NUM_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,23 @@ def read_outcome(layout: RunLayout, engine_code: int) -> Outcome:
     if failures:
         first = failures[0]
         code = first.exit_code if first.signal is None else 128 + first.signal
-        return Outcome(failures, 1 if code is None else code, f"rank {first.rank}: {first.message}")
+        reason = f"rank {first.rank}: {first.message}{_ended_before(told)}"
+        return Outcome(failures, 1 if code is None else code, reason)
     if engine_code == 0:
         return Outcome((), 0, "every rank ended with exit 0")
     last = last_lines(layout.engine_log, count=3)
-    cause = redact(str(next(filter(None, (data.get("engine_error") for data in told)), "") or " | ".join(last)))
+    cause = _shown(str(next(filter(None, (data.get("engine_error") for data in told)), "") or " | ".join(last)))
     how = describe_end(engine_code if engine_code > 0 else None, -engine_code if engine_code < 0 else None)
     return Outcome((), engine_code if engine_code > 0 else 128 - engine_code, f"the engine (torchrun): {how}: {cause}")
+
+
+def _ended_before(told: list[dict[str, Any]]) -> str:
+    """Ranks that were through when the first one failed: the others may have waited for them."""
+    ranks = sorted({int(rank) for data in told for rank in data.get("ended_before", ())})
+    if not ranks:
+        return ""
+    named = ", ".join(map(str, ranks[:_NUM_NAMED])) + (", ..." if len(ranks) > _NUM_NAMED else "")
+    return f" (ended before it, with exit 0: rank {named})"
 
 
 def describe_end(exit_code: int | None, number: int | None) -> str:
@@ -80,7 +91,8 @@ def _rank_failure(layout: RunLayout, row: dict[str, Any]) -> RankFailure:
     error = read_error(layout, rank)
     message = describe_end(row.get("exit_code"), number)
     if error:
-        message += f": {error.get('type')}: {redact(str(error.get('message')))}"
+        said = _shown(str(error.get("message")))
+        message += f": {error.get('type')}" + (f": {said}" if said else "")
     times = [float(time_s) for time_s in (error.get("time_s"), row.get("time_s")) if time_s is not None]
     lines = last_lines(layout.stdout(rank)) + last_lines(layout.stderr(rank))
     return RankFailure(
@@ -92,6 +104,11 @@ def _rank_failure(layout: RunLayout, row: dict[str, Any]) -> RankFailure:
         message=message[:_LINE_CHARACTERS],
         last_lines=lines,
     )
+
+
+def _shown(text: str) -> str:
+    """Without secrets, and with \\udcff and the like for bytes of file names that are no UTF-8."""
+    return redact(text.encode(errors="backslashreplace").decode())
 
 
 def _in_order(failures: list[RankFailure]) -> tuple[RankFailure, ...]:

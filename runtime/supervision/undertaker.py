@@ -101,6 +101,9 @@ class Undertaker:
             if self._watchdog.wait(_KILL_DEADLINE_S) is None:
                 self._watchdog.send(signal.SIGKILL)
                 self._watchdog.wait(_KILL_DEADLINE_S)
+            if self._watchdog.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._watchdog.stdin.close()
 
     def _say(self, line: bytes) -> bool:
         assert self._watchdog is not None

@@ -318,3 +318,25 @@ def test_the_wizards_fsdp_reaches_the_script(home: Home) -> None:
     code, stdout, stderr = home.run("launch", "--config-file", "c.yaml", "--cpu", "train.py")
     assert code == 0, stderr
     assert sorted(stdout.splitlines()) == ["[rank0] 2 cpu DTensor", "[rank1] 2 cpu DTensor"]
+
+
+def test_without_a_stdin_the_answers_have_ended(home: Home) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *FORERUN, "config"],
+        cwd=home.directory,
+        env=home.environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "The answers ended half way" in done.stderr
+    assert not home.config.exists()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_first_question(home: Home) -> None:
+    code, stdout, stderr = home.run("config", "--config-file", "/proc/none/config.yaml")
+    assert code == 2
+    assert "/proc/none/config.yaml cannot be written" in stderr
+    assert "Where will the training run" not in stdout
