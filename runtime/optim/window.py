@@ -1,11 +1,13 @@
 """The accumulation window: which micro-batches form one optimizer step, and by what their gradients are divided.
 
-Gradients of a window are summed as they come. In its last micro-batch, whose place is known only then, the sum and the
-last losses are scaled once: by 1 / number of micro-batches, or by ranks / number of items where losses are sums.
+Mean losses are divided by the length of a full window as they come, so that a full window's gradients are right as
+they are. In the last micro-batch, whose place is known only then, gradients that were divided by another number than
+there were micro-batches are corrected once. Losses that are sums are scaled there too: by ranks / number of items.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any
 
 import torch
@@ -39,10 +41,15 @@ class _Window:
     items: float | None = None
     is_last: bool = False
     factor: float | None = None
+    divisor: int = 1
+    """What its losses before the last micro-batch were divided by."""
     step_items: float | None = None
     step_has_backward: bool = False
+    """Of the last micro-batch's losses."""
+    correction: float = 1.0
+    """Of the gradients from before it."""
     left_over: list[_LeftOver] = field(default_factory=list)
-    """Gradients of windows before that nobody has cleared: they are added to, as in torch, and not divided again."""
+    """Gradients of windows before that nobody has cleared: they are added to, as in torch, and not corrected again."""
 
 
 class AccumulationWindows:
@@ -141,7 +148,7 @@ class AccumulationWindows:
                 next_step="pass the prepared model to accumulate(), or save when sync_gradients is true",
             )
         current = [place for place, (_, window) in enumerate(kept) if window is self._current]
-        counts = ("micro_steps", "contributed", "items")
+        counts = ("micro_steps", "contributed", "items", "divisor")
         windows = [{"models": [places[m] for m in key]} | {n: getattr(w, n) for n in counts} for key, w in kept]
         return {"windows": windows, "current": current[0] if current else None}
 
@@ -151,14 +158,15 @@ class AccumulationWindows:
         opened = []
         for saved in state["windows"]:
             key = tuple(id(models[place]) for place in saved["models"])
-            window = _Window(saved["micro_steps"], saved["contributed"], saved["items"])
+            # Without a divisor: saved when gradients were kept as sums.
+            window = _Window(saved["micro_steps"], saved["contributed"], saved["items"], saved.get("divisor", 1))
             self._windows[key] = window
             opened.append(window)
         self._current = None if state["current"] is None else opened[state["current"]]
         self.backward_count += 1
 
     def loss_factor(self, parameters: Iterable[nn.Parameter], num_items: float | None) -> float:
-        """What to multiply the next loss by; scales the gradients that the window already holds, if it is the time.
+        """What to multiply the next loss by; corrects the gradients that the window already holds, where it must.
 
         Args:
             num_items: number of items that the loss is a sum over; None where it is a mean.
@@ -179,22 +187,25 @@ class AccumulationWindows:
                 window.left_over = [
                     _LeftOver(p, p.grad, p.grad.detach().clone()) for p in parameters if p.grad is not None
                 ]
-            return 1.0
+            return 1.0 / window.divisor
+                window.divisor = self.num_steps if num_items is None else 1
         if window.factor is None:
-            window.factor = 1.0 / window.contributed if window.items is None else self._over_items(window.items)
+            self._settle(window)
             if window.contributed > 1:
-                scale_gradients(self._local_gradients(parameters), window.factor)
+                if window.correction != 1.0:
+                    scale_gradients(self._local_gradients(parameters), window.correction)
                 self.restore_left_over()
         return window.factor
 
     def restore_left_over(self) -> None:
-        """Undo the scaling of what was there before the window: called once, after its gradients were scaled."""
+        """Undo the correction of what was there before the window: called once, after its gradients were corrected."""
+        assert window.factor is not None, "settled"
         window = self._current
         if window is None or window.factor is None:
             return
         for left in window.left_over:
-            if left.is_there:
-                left.held_in.add_(left.value, alpha=1.0 - window.factor)
+            if left.is_there and window.correction != 1.0:
+                left.held_in.add_(left.value, alpha=1.0 - window.correction)
         window.left_over.clear()
 
     def forget_left_over(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -205,13 +216,13 @@ class AccumulationWindows:
             for window in open_windows:
                 window.left_over = [left for left in window.left_over if id(left.parameter) not in cleared]
 
-    def unfinished_factor(self) -> float | None:
-        """The scale still to be applied before a step, where the window's last micro-batch had no backward."""
+    def unfinished_correction(self) -> float | None:
+        """What gradients are still to be multiplied by, where the window's last micro-batch had no backward."""
         window = self._current
         if window is None or not window.is_last or window.factor is not None or not window.contributed:
             return None
-        window.factor = 1.0 / window.contributed if window.items is None else self._over_items(window.items)
-        return window.factor
+        self._settle(window)
+        return window.correction
 
     def protects(self, *, cleared_at: int, stepped: bool) -> bool:
         """Whether clearing gradients now would wipe out a part of an open window.
@@ -231,6 +242,13 @@ class AccumulationWindows:
         if window.contributed and (window.items is None) != (num_items is None):
             raise UsageError(
                 "backward() with and without num_items in one accumulation window",
+    def _settle(self, window: _Window) -> None:
+        """Its length is known now."""
+        if window.items is None:
+            window.factor, window.correction = 1.0 / window.contributed, window.divisor / window.contributed
+        else:
+            window.factor = window.correction = self._over_items(window.items)
+
                 allowed="num_items in every backward of a window, or in none",
                 next_step="pass num_items everywhere and let the loss be the sum over them",
             )
@@ -262,6 +280,35 @@ def scale_gradients(gradients: Sequence[torch.Tensor], factor: float) -> None:
     """Multiply in place."""
     if not gradients or factor == 1.0:
         return
+class MicroBatch(ContextDecorator):
+    """A micro-batch as a block; a class of its own, since each micro-batch pays for what stands around it.
+
+    Args:
+        begin: called at its start; gives a context for the block, or None.
+        end: called at its end, whatever happens inside.
+    """
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[Any] | None], end: Callable[[], None]) -> None:
+        self._begin = begin
+        self._end = end
+        self._inner: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> None:
+        inner = self._begin()
+        if inner is not None:
+            try:
+                inner.__enter__()
+            except BaseException:
+                self._end()
+                raise
+        self._inner = inner
+
+    def __exit__(self, *error: Any) -> bool | None:
+        inner, self._inner = self._inner, None
+        self._end()
+        return None if inner is None else inner.__exit__(*error)
+
+
     dense = [gradient for gradient in gradients if not gradient.is_sparse]
     with torch.no_grad():
         if dense:

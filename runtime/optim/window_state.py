@@ -98,7 +98,10 @@ def merge_windows(states: Sequence[State | None], world_size: int) -> State | No
     if not present:
         return None
     first = present[0]
-    counts = [[(w["models"], w["micro_steps"], w["contributed"]) for w in state["windows"]] for state in present]
+    counts = [
+        [(w["models"], w["micro_steps"], w["contributed"], w.get("divisor", 1)) for w in state["windows"]]
+        for state in present
+    ]
     if len(present) != len(states) or any(count != counts[0] for count in counts):
         raise _unmergeable("its ranks stood at different micro-batches")
     by_items = {window["items"] is not None for window in first["windows"]}

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from runtime.accelerator import Accelerator
 from runtime.errors import UsageError
+from runtime.optim.window import AccumulationWindows
 
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
@@ -177,7 +178,7 @@ def test_discard_clears_even_inside_a_window() -> None:
     with accelerator.accumulate(model):
         accelerator.backward(model(torch.tensor(5.0)))
         optimizer.zero_grad()
-        assert model.w.grad.item() == 5.0
+        assert model.w.grad.item() == 2.5
         optimizer.zero_grad(discard=True)
         assert model.w.grad is None
 
@@ -201,7 +202,7 @@ def test_clipping_waits_for_the_end_of_the_window_and_returns_the_true_norm() ->
             norms.append(accelerator.clip_grad_norm_(model.parameters(), 1.0).item())
             optimizer.step()
             optimizer.zero_grad()
-    assert norms == [30.0, 40.0]
+    assert norms == [15.0, 40.0]
     assert model.w.item() == pytest.approx(-1.0)
 
 
@@ -226,13 +227,83 @@ def test_manual_steps_after_a_window_left_open_still_step() -> None:
     assert model.w.item() == -2.0
 
 
+@pytest.mark.parametrize("num_steps", [2, 3])
 @pytest.mark.parametrize("num_batches", [4, 5])
-def test_gradients_that_nobody_cleared_are_added_to_and_not_divided_again(num_batches: int) -> None:
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+def test_gradients_that_nobody_cleared_are_added_to_and_not_divided_again(num_batches: int, num_steps: int) -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=num_steps)
     model = nn.Linear(1, 1, bias=False)
     values = torch.arange(1.0, num_batches + 1).reshape(-1, 1)
     model, loader = accelerator.prepare(model, DataLoader(TensorDataset(values), batch_size=1))
     for (batch,) in loader:
         with accelerator.accumulate(model):
             accelerator.backward(model(batch).sum())
-    assert model.weight.grad.item() == pytest.approx(sum(w.mean().item() for w in values.split(2)))
+    assert model.weight.grad.item() == pytest.approx(sum(w.mean().item() for w in values.split(num_steps)))
+
+
+@pytest.mark.parametrize("num_steps", [2, 3, 5])
+@pytest.mark.parametrize("skips", [False, True])
+def test_every_length_of_a_window_gives_the_mean(num_steps: int, skips: bool) -> None:
+    for length in range(1, num_steps + 1):
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=num_steps)
+        model, kept = accelerator.prepare(Weight().double()), []
+        optimizer = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+        values = torch.arange(1.0, length + 1, dtype=torch.float64) / 7
+        for index, x in enumerate(accelerator.prepare(DataLoader(values, batch_size=1))):
+            with accelerator.accumulate(model):
+                if not skips or index % 2 == 0:
+                    accelerator.backward(model(x).sum())
+                    kept.append(x.item())
+                optimizer.step()
+        assert optimizer.num_steps == 1
+        assert model.w.item() == pytest.approx(-sum(kept) / len(kept), rel=1e-15)
+
+
+def test_the_gradients_of_a_full_window_are_not_gone_over_again() -> None:
+    def refuse(_: Any) -> list[torch.Tensor]:
+        raise AssertionError("a pass over all gradients")
+
+    windows = AccumulationWindows(3, data_parallel=1, sum_items=float, local_gradients=refuse)
+    for micro_batch in range(6):
+        windows.enter((), at_end=False)
+        assert windows.loss_factor([], None) == 1 / 3, micro_batch
+        assert windows.unfinished_correction() is None
+        windows.leave()
+
+
+def test_another_length_from_inside_a_window_on() -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    model, optimizer, _ = _setup(accelerator, 1)
+    for index, value in enumerate((1.0, 3.0, 5.0)):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.tensor(value)))
+            optimizer.step()
+            optimizer.zero_grad()
+        if index == 0:
+            accelerator._prepared.windows.num_steps = 3
+    assert model.w.item() == pytest.approx(-3.0)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_an_error_inside_a_micro_batch_ends_it(num_steps: int) -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=num_steps)
+    model = accelerator.prepare(Weight())
+    with pytest.raises(KeyError), accelerator.accumulate(model):
+        raise KeyError
+    with accelerator.accumulate(model):
+        accelerator.backward(model(torch.tensor(3.0)))
+    assert model.w.grad.item() == 3.0
+
+
+def test_a_micro_batch_may_be_a_function() -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, flags = accelerator.prepare(Weight()), []
+
+    @accelerator.accumulate(model)
+    def micro_batch(value: float) -> None:
+        accelerator.backward(model(torch.tensor(value)))
+        flags.append(accelerator.sync_gradients)
+
+    micro_batch(1.0)
+    micro_batch(5.0)
+    assert flags == [False, True]
+    assert model.w.grad.item() == 3.0

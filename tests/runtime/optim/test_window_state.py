@@ -65,6 +65,18 @@ def test_a_window_goes_on_in_another_process(fresh_process: None, taken: int, pr
     assert [going_on.step(number) for number in range(taken, 8)] == expected[taken:]
 
 
+def test_a_window_whose_gradients_were_kept_as_sums_goes_on(fresh_process: None) -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    model = accelerator.prepare(nn.Linear(1, 1, bias=False))
+    window = {"models": [0], "micro_steps": 2, "contributed": 2, "items": None}
+    gradients = {"model_0.weight": {"sum": torch.tensor([[4.0 + 8.0]])}}
+    accelerator._prepared.load_window_state({"windows": [window], "current": 0, "waiting": [], "gradients": gradients})
+    with accelerator.accumulate(model):
+        accelerator.backward(model(torch.tensor([[6.0]])).sum())
+    assert accelerator.sync_gradients
+    assert model.weight.grad.item() == pytest.approx(6.0)
+
+
 def test_gradients_gathered_by_hand_are_kept_too(fresh_process: None) -> None:
     def build() -> tuple[Accelerator, nn.Parameter, Any]:
         accelerator = Accelerator(cpu=True)
@@ -105,8 +117,11 @@ def test_a_window_of_a_model_that_was_not_prepared_is_refused(fresh_process: Non
         accelerator._prepared.window_state()
 
 
-def _state(gradient: float, *, items: float | None = None, micro_steps: int = 2, key: str = "sum") -> dict[str, Any]:
-    window = {"models": [0], "micro_steps": micro_steps, "contributed": micro_steps, "items": items}
+def _state(
+    gradient: float, *, items: float | None = None, micro_steps: int = 2, key: str = "sum", divisor: int = 1
+) -> dict[str, Any]:
+    counts = {"micro_steps": micro_steps, "contributed": micro_steps, "items": items, "divisor": divisor}
+    window = {"models": [0]} | counts
     gradients = {"model_0.w": {key: torch.tensor([gradient])}}
     return {"windows": [window], "current": 0, "waiting": [True], "gradients": gradients}
 
@@ -132,6 +147,7 @@ def test_what_does_not_fit_another_number_of_ranks_is_refused() -> None:
     for states in (
         [_state(1.0), _state(1.0, micro_steps=1)],
         [_state(1.0), None],
+        [_state(1.0), _state(1.0, divisor=4)],
         [_state(1.0, key="shard"), _state(1.0, key="shard")],
     ):
         with pytest.raises(CheckpointError, match="another number of ranks cannot go on"):
