@@ -109,6 +109,12 @@ def _require_target(launch: HandLaunch) -> None:
                 allowed="the path of a Python script",
                 next_step="correct the path, or use -m for a module",
             )
+        if not os.access(launch.target, os.R_OK):
+            raise ConfigurationError(
+                f"script {launch.target!r} cannot be read",
+                allowed="a file that you may read",
+                next_step="change its permissions",
+            )
         return
     top = launch.target.partition(".")[0]
     known = launch.python != sys.executable or PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is not None

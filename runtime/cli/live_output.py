@@ -1,6 +1,8 @@
 """Shows what the ranks print while they print it, from their files; uncaught tracebacks are left for the end."""
 
 import contextlib
+import itertools
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from ..supervision.outcome import read_error
 
 _LOOK_S = 0.1
 _PIECE_BYTES = 2**20
+_LINE_END = re.compile(rb"\r?\n|\r(?!\n|\Z)")  # \r ends a move of a progress bar, which is shown at once
 
 
 class LiveOutput(threading.Thread):
@@ -105,9 +108,12 @@ class _Followed:
         if not self.prefix:
             _write(self.stream, piece)
             return
-        *lines, self.partial = (self.partial + piece).split(b"\n")
+        data = self.partial + piece
+        ends = [0, *(match.end() for match in _LINE_END.finditer(data))]
+        lines = [data[begin:end] for begin, end in itertools.pairwise(ends)]
+        self.partial = data[ends[-1] :]
         if lines:
-            _write(self.stream, b"".join(self.prefix + line + b"\n" for line in lines))
+            _write(self.stream, b"".join(line if line == b"\r" else self.prefix + line for line in lines))
 
 
 def _write(stream: BinaryIO, data: bytes) -> None:

@@ -75,7 +75,8 @@ def code_files(folder: Path, *, skipped: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in python_files(folder, skipped=skipped):
         with contextlib.suppress(OSError):
-            found[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            name = path.relative_to(folder).as_posix().encode(errors="backslashreplace").decode()  # for a record
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
 
 

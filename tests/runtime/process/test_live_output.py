@@ -42,6 +42,25 @@ def test_one_rank_is_copied_as_it_is(tmp_path: Path) -> None:
     assert out.getvalue() == b"10%\r20%\rdone"
 
 
+def test_a_progress_bar_of_several_ranks_moves_before_its_line_ends(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    output, _, err = _follow(layout, 2)
+    for piece, shown in (
+        ("\r 0%", "\r"),
+        ("\r50%", "[rank1]  0%\r"),
+        ("\r99%\r", "[rank1] 50%\r"),
+        ("100%\r", "[rank1] 99%\r"),
+        ("\nnext\r\n", "[rank1] 100%\r\n[rank1] next\r\n"),
+        ("end", ""),
+    ):
+        before = len(err.getvalue())
+        _append(layout.stderr(1), piece)
+        output.look(last=False)
+        assert err.getvalue()[before:].decode() == shown
+    output.look(last=True)
+    assert err.getvalue().endswith(b"[rank1] end\n")
+
+
 def test_a_traceback_is_left_out_however_it_arrives(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     output, _, err = _follow(layout, 1)

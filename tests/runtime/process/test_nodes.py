@@ -1,5 +1,6 @@
 """Several machines: a launcher on each, which meet before anything starts; with two network namespaces as hosts."""
 
+import os
 import signal
 import socket
 import threading
@@ -280,3 +281,6 @@ def test_code_is_what_is_imported_not_what_runs_leave(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1")
     (tmp_path / "env" / "pyvenv.cfg").touch()
     assert sorted(code_files(tmp_path, skipped=tmp_path / "runs")) == ["pkg/a.py", "train.py"]
+    (tmp_path / os.fsdecode(b"a\xe9.py")).write_text("")  # facts go on record, which holds no such bytes
+    (odd, *_) = sorted(code_files(tmp_path, skipped=tmp_path / "runs"))
+    assert odd == "a\\udce9.py"

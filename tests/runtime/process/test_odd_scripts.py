@@ -2,9 +2,15 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from runtime.cli.checks import check
+from runtime.cli.foreground import HandLaunch
+from runtime.config.choices import choose
+from runtime.config.resolve import resolve
+from runtime.errors import ConfigurationError
 from tests.fakes.author import Author
 
 pytestmark = pytest.mark.multiprocess
@@ -86,3 +92,11 @@ def test_a_run_directory_named_with_a_tilde_lies_at_home(author: Author) -> None
     )
     assert code == 0, stderr
     assert len(list((author.directory / "runs").iterdir())) == 1
+
+
+def test_a_script_that_may_not_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read whatever its mode
+    launch = HandLaunch(python=sys.executable, target=str(tmp_path / "train.py"), arguments=(), num_processes=1)
+    with pytest.raises(ConfigurationError, match=r"train.py' cannot be read"):
+        check(launch, choose(resolve([])), gpu_ids="")
