@@ -229,7 +229,8 @@ class ColumnTally:
         kinds = Counter({_kind(t): 0 for t in report.types})
         for name, count in report.types.items():
             kinds[_kind(name)] += count
-        if len(kinds) > 1 and (report.numeric or not self.text_file):
+        some_numbers = kinds["number"] >= max(2, kinds["text"])  # a column of codes or flags, not of words
+        if len(kinds) > 1 and (report.numeric or not self.text_file or some_numbers):
             ordered = sorted(report.types.items(), key=lambda item: -item[1])
             words = [f"{name} in {count} row(s), first in row {report.first_rows.get(name)}" for name, count in ordered]
             sample = f" ({self.sample_text!r})" if self.text_file and self.sample_text else ""

@@ -182,11 +182,23 @@ def _shape_findings(scan: _Scan, delimiter: str, lines: TextLines) -> list[Findi
     duplicated = sorted({name for name in scan.header if scan.header.count(name) > 1})
     if duplicated:
         add("duplicate_columns", "error", f"columns that occur twice: {', '.join(map(repr, duplicated))}", "rename")
+    alike = _alike(scan.header)
+    if alike:
+        text = f"columns that differ only in case or spaces: {', '.join(alike)}"
+        add("similar_columns", "warning", text, "the script must name exactly the one that it means")
     if scan.header and all(classify_text(name).number is not None for name in scan.header):
         add("no_header", "warning", "the first record is all numbers and was taken for the header", "add a header")
     if scan.num_duplicates:
         add("duplicate_rows", "warning", f"{scan.num_duplicates} row(s) repeat an earlier row exactly")
     return found
+
+
+def _alike(header: Sequence[str]) -> list[str]:
+    """Names that another one would be, but for case and surrounding spaces; a name with such spaces counts itself."""
+    seen: dict[str, set[str]] = {}
+    for name in header:
+        seen.setdefault(name.strip().casefold(), set()).add(name)
+    return [repr(name) for names in seen.values() for name in sorted(names) if len(names) > 1 or name != name.strip()]
 
 
 def _csv_error(path: Path, delimiter: str, error: csv.Error, lines: TextLines) -> Finding:
@@ -195,6 +207,9 @@ def _csv_error(path: Path, delimiter: str, error: csv.Error, lines: TextLines) -
             return _finding("unclosed_quote", "a quoted field runs over the part that was read", "check the quotes")
         line = _open_quote_line(path, delimiter)
         return _finding("unclosed_quote", f"the quote opened at line {line} is never closed", "close or double it")
+    if "new-line character" in str(error):
+        text = "the lines end with a carriage return alone, as old Macintosh programs wrote them"
+        return _finding("cr_line_ends", text, "save it with line feeds")
     hint = "a field that holds quotes must be quoted, and its quotes doubled"
     return _finding("malformed_csv", f"line {lines.num_lines}: {error}", hint)
 

@@ -22,15 +22,34 @@ class Line(NamedTuple):
     fault: str | None
 
 
+class _KeyTwice(Exception):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(name)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _KeyTwice(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
 def parse_line(text: str, *, last: bool) -> tuple[dict[str, Any] | None, str | None]:
     """One line's object or fault; `last` means that the file ends here without a newline."""
     stripped = text.strip()
     if not stripped:
         return None, None
     try:
-        value, end = json.JSONDecoder().raw_decode(stripped)
+        value, end = _DECODER.raw_decode(stripped)
     except RecursionError:
         return None, "nested too deeply"
+    except _KeyTwice as error:
+        return None, f"the key {error.name[:40]!r} stands twice in one object"
     except ValueError as error:
         at_end = isinstance(error, json.JSONDecodeError) and _cut_off(error, stripped)
         return None, "truncated" if last and at_end else "not JSON"

@@ -11,6 +11,7 @@ from ..domain.findings import Finding
 from .array_file import inspect_arrays
 from .column_tally import MISSING, classify_text
 from .delimited import TextLines, UnreadableText, inspect_csv, iterate_csv
+from .disguise import disguise
 from .json_lines import inspect_json, inspect_json_lines, iterate_lines, read_json_rows
 from .parquet_file import UnreadableParquet, inspect_parquet, parquet_names, read_parquet
 from .report import DataFileReport
@@ -32,6 +33,13 @@ def inspect_data_file(path: Path, *, id_columns: Sequence[str] = ()) -> DataFile
     if path.stat().st_size == 0:
         finding = Finding(code="no_rows", level="error", message="the file is empty", hint="give a file with rows")
         return DataFileReport(path=str(path), format="unknown", size_bytes=0, num_rows=0, findings=(finding,))
+    if suffix in _CSV | _JSON_LINES | _PARQUET:
+        other = disguise(path, expected=b"PAR1" if suffix in _PARQUET else b"")
+        if other is not None:
+            size = path.stat().st_size
+            return DataFileReport(
+                path=str(path), format="unknown", size_bytes=size, num_rows=None, complete=False, findings=(other,)
+            )
     if suffix in _CSV:
         return inspect_csv(path, id_columns=id_columns)
     if suffix in _JSON_LINES:
@@ -59,6 +67,8 @@ def column_names(path: Path) -> list[str]:
     """
     suffix = path.suffix.lower()
     try:
+        if suffix in _CSV | _JSON_LINES and (other := disguise(path)) is not None:
+            raise UnreadableText(other)
         if suffix in _CSV:
             return next(iterate_csv(path), [])
         if suffix in _PARQUET:
