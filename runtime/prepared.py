@@ -256,19 +256,6 @@ class Prepared(PreparedState):
         self._trained_loaders.clear()
         self.windows.reset()
 
-    def _add(self, thing: Any, place: bool) -> Any:
-        if isinstance(thing, nn.Module):
-            return self.add_model(thing, place=place, evaluation=False)
-        if isinstance(thing, DataLoader):
-            return self.add_loader(thing, place=place)
-        return self.add_optimizer(thing, place=place)
-
-    def _batch_sizes(self, things: Sequence[Any]) -> list[int]:
-        """Of the loaders among them, for one rank, where they are known."""
-        sizes = []
-        for loader in things:
-            if isinstance(loader, DataLoader) and not isinstance(loader, PreparedLoader):
-                size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     def _begin_micro_batch(self, models: tuple[nn.Module, ...]) -> AbstractContextManager[Any] | None:
         """Enter a window; returns what keeps gradients on their rank, if they are to stay there."""
         at_end = self._accumulation.sync_with_dataloader and self.activity.at_end
@@ -288,6 +275,19 @@ class Prepared(PreparedState):
                 stack.enter_context(self.strategy.no_sync(model))
             yield
 
+    def _add(self, thing: Any, place: bool) -> Any:
+        if isinstance(thing, nn.Module):
+            return self.add_model(thing, place=place, evaluation=False)
+        if isinstance(thing, DataLoader):
+            return self.add_loader(thing, place=place)
+        return self.add_optimizer(thing, place=place)
+
+    def _batch_sizes(self, things: Sequence[Any]) -> list[int]:
+        """Of the loaders among them, for one rank, where they are known."""
+        sizes = []
+        for loader in things:
+            if isinstance(loader, DataLoader) and not isinstance(loader, PreparedLoader):
+                size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
                 if isinstance(size, int):
                     split = self.configuration.split_batches
                     sizes.append(size // self.state.num_processes if split else size)

@@ -6,8 +6,8 @@ there were micro-batches are corrected once. Losses that are sums are scaled the
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from contextlib import AbstractContextManager, ContextDecorator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,15 +39,15 @@ class _Window:
     micro_steps: int = 0
     contributed: int = 0
     items: float | None = None
-    is_last: bool = False
-    factor: float | None = None
     divisor: int = 1
     """What its losses before the last micro-batch were divided by."""
-    step_items: float | None = None
-    step_has_backward: bool = False
+    is_last: bool = False
+    factor: float | None = None
     """Of the last micro-batch's losses."""
     correction: float = 1.0
     """Of the gradients from before it."""
+    step_items: float | None = None
+    step_has_backward: bool = False
     left_over: list[_LeftOver] = field(default_factory=list)
     """Gradients of windows before that nobody has cleared: they are added to, as in torch, and not corrected again."""
 
@@ -184,22 +184,22 @@ class AccumulationWindows:
         self._count(window, num_items)
         if not window.is_last:
             if is_first:
+                window.divisor = self.num_steps if num_items is None else 1
                 window.left_over = [
                     _LeftOver(p, p.grad, p.grad.detach().clone()) for p in parameters if p.grad is not None
                 ]
             return 1.0 / window.divisor
-                window.divisor = self.num_steps if num_items is None else 1
         if window.factor is None:
             self._settle(window)
             if window.contributed > 1:
                 if window.correction != 1.0:
                     scale_gradients(self._local_gradients(parameters), window.correction)
                 self.restore_left_over()
+        assert window.factor is not None, "settled"
         return window.factor
 
     def restore_left_over(self) -> None:
         """Undo the correction of what was there before the window: called once, after its gradients were corrected."""
-        assert window.factor is not None, "settled"
         window = self._current
         if window is None or window.factor is None:
             return
@@ -238,10 +238,6 @@ class AccumulationWindows:
             return False
         return window.contributed > 0 and self.backward_count > cleared_at
 
-    def _count(self, window: _Window, num_items: float | None) -> None:
-        if window.contributed and (window.items is None) != (num_items is None):
-            raise UsageError(
-                "backward() with and without num_items in one accumulation window",
     def _settle(self, window: _Window) -> None:
         """Its length is known now."""
         if window.items is None:
@@ -249,6 +245,10 @@ class AccumulationWindows:
         else:
             window.factor = window.correction = self._over_items(window.items)
 
+    def _count(self, window: _Window, num_items: float | None) -> None:
+        if window.contributed and (window.items is None) != (num_items is None):
+            raise UsageError(
+                "backward() with and without num_items in one accumulation window",
                 allowed="num_items in every backward of a window, or in none",
                 next_step="pass num_items everywhere and let the loss be the sum over them",
             )
@@ -276,10 +276,6 @@ class AccumulationWindows:
         return self._data_parallel / total
 
 
-def scale_gradients(gradients: Sequence[torch.Tensor], factor: float) -> None:
-    """Multiply in place."""
-    if not gradients or factor == 1.0:
-        return
 class MicroBatch(ContextDecorator):
     """A micro-batch as a block; a class of its own, since each micro-batch pays for what stands around it.
 
@@ -309,6 +305,10 @@ class MicroBatch(ContextDecorator):
         return None if inner is None else inner.__exit__(*error)
 
 
+def scale_gradients(gradients: Sequence[torch.Tensor], factor: float) -> None:
+    """Multiply in place."""
+    if not gradients or factor == 1.0:
+        return
     dense = [gradient for gradient in gradients if not gradient.is_sparse]
     with torch.no_grad():
         if dense:
