@@ -15,6 +15,7 @@ Reduction = Literal["mean", "sum", "max", "none"]
 _REDUCTIONS = ("mean", "sum", "max", "none")
 _METRICS = "gather_for_metrics"
 _METRIC_OBJECTS = "gather_for_metrics of objects"
+_EQUAL_FIRST = "make all other dimensions equal, by pad_across_processes(tensor, dim=1) for one"
 
 
 def gather(tensor: Any) -> Any:
@@ -36,7 +37,7 @@ def gather_uneven(data: Any) -> Any:
     """Like gather, but dimension 0 may differ between ranks (0 included); nothing is padded in the result."""
     _require_tensors(data, _METRICS)
     described = _meet(_METRICS, data)
-    _same(described, _METRICS, _all_but_length, "make all other dimensions equal")
+    _same(described, _METRICS, _all_but_length, _EQUAL_FIRST)
     order = iter(range(len(described[0])))
 
     def one(tensor: torch.Tensor) -> torch.Tensor:
@@ -56,13 +57,17 @@ def gather_object(object: Any) -> list[Any]:  # the Accelerate API's name
     return _gather_objects(object)
 
 
-def gather_objects_for_metrics(data: Any) -> list[Any]:
-    """Like gather_object; ranks that have no more batches take part by give_nothing, and are left out."""
+def gather_objects_for_metrics(data: Any, *, counts: bool = True) -> list[Any]:
+    """Like gather_object; ranks that have no more batches take part by give_nothing, and are left out.
+
+    Args:
+        counts: whether this rank's object does; one that does not is left out too.
+    """
     guard = PartialState().guard
     if guard is None:
         return gather_object(data)
     guard.meet(_METRIC_OBJECTS)
-    return _gather_objects(data)
+    return _gather_objects(data if counts else _Nothing())
 
 
 def give_nothing(operation: str, details: Any) -> bool:
@@ -82,7 +87,7 @@ def give_nothing(operation: str, details: Any) -> bool:
     elif operation == _METRICS:
         own = [[path, dtype, [0, *shape[1:]]] for path, dtype, shape in details]
         described = state.guard.meet(operation, details=own)
-        _same(described, operation, _all_but_length, "make all other dimensions equal")
+        _same(described, operation, _all_but_length, _EQUAL_FIRST)
         for place, (_, dtype, shape) in enumerate(own):
             kind: torch.dtype = getattr(torch, dtype.removeprefix("torch."))
             empty = torch.empty(shape, dtype=kind, device=state.device)
@@ -185,13 +190,18 @@ def _gather_tensor(tensor: torch.Tensor, lengths: Sequence[int] | None) -> torch
     if padded.numel() == 0:
         total = sum(lengths) if lengths is not None else world_size * longest
         return tensor.new_empty((total, *tensor.shape[1:]))
-    raw = padded.reshape(-1).view(torch.uint8)
+    raw = _bytes(padded)
     received = [torch.empty_like(raw) for _ in range(world_size)]
     dist.all_gather(received, raw)
     parts = [item.view(padded.dtype).reshape(padded.shape) for item in received]
     if lengths is not None:
         parts = [part[:length] for part, length in zip(parts, lengths, strict=True)]
     return torch.cat(parts)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's bytes. One element counts as contiguous whatever its stride, which view() minds."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _reduce_tensor(tensor: torch.Tensor, reduction: Reduction, scale: float) -> torch.Tensor:
@@ -211,7 +221,7 @@ def _reduce_tensor(tensor: torch.Tensor, reduction: Reduction, scale: float) -> 
 def _broadcast_tensor(tensor: torch.Tensor, from_process: int) -> torch.Tensor:
     if not PartialState().use_distributed or tensor.numel() == 0:
         return tensor.detach().clone()
-    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).clone()
+    raw = _bytes(tensor.detach().contiguous()).clone()
     dist.broadcast(raw, src=from_process)
     return raw.view(tensor.dtype).reshape(tensor.shape)
 

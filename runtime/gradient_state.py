@@ -26,6 +26,8 @@ class GradientState:
         cls, windows: AccumulationWindows, activity: Activity, plugin: GradientAccumulationPlugin
     ) -> "GradientState":
         """The state of a new Accelerator, which is the newest from now on."""
+        if GradientState._newest is not None and GradientState._newest.activity is not activity:
+            activity.follow(GradientState._newest.activity)
         state = cls.__new__(cls)
         state._windows, state.activity, state._plugin = windows, activity, plugin
         GradientState._newest = state

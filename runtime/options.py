@@ -304,11 +304,19 @@ def accumulation_settings(
     if steps is None:
         steps = said or launched or 1
     chosen = plugin or GradientAccumulationPlugin(num_steps=steps)
-    if not isinstance(chosen.num_steps, int) or chosen.num_steps < 1:
-        raise ConfigurationError(
-            f"gradient_accumulation_steps={chosen.num_steps!r}", allowed="an integer of at least 1"
-        )
+    check_accumulation(chosen.num_steps)
     return chosen
+
+
+def check_accumulation(steps: Any) -> int:
+    """The number of micro-batches of a window.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ConfigurationError(f"gradient_accumulation_steps={steps!r}", allowed="an integer of at least 1")
+    return steps
 
 
 def loader_settings(split_batches: bool, configuration: DataLoaderConfiguration | None) -> DataLoaderConfiguration:

@@ -1,8 +1,8 @@
 """The prepared objects of one Accelerator, and the training step that goes through all of them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from . import collectives
 from .data.activity import Activity, Iteration, LoaderLimit, valid_part
 from .data.loader import PreparedLoader, loader_seed, prepare_loader
+from .data.same_data import describe, require_same
 from .devices import end_step
 from .errors import UsageError
 from .mesh import effective_batch
@@ -19,7 +20,7 @@ from .optim.clipping import GradientClipper
 from .optim.loss_scale import LossScale
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
-from .optim.window import AccumulationWindows, MicroBatch, scale_gradients
+from .optim.window import AccumulationWindows, scale_gradients
 from .optim.window_state import WindowKeeper
 from .options import DataLoaderConfiguration, GradientAccumulationPlugin
 from .precision.base import Precision
@@ -115,7 +116,8 @@ class Prepared(PreparedState):
         """
         if any(model is known for known in self.models):
             return model
-        self.precision.check_model(model)
+        if not evaluation:
+            self.precision.check_model(model)
         if place:
             model = model.to(self.state.device) if evaluation else self.strategy.place(model)
         model = self.precision.prepare_model(model)
@@ -160,7 +162,12 @@ class Prepared(PreparedState):
 
     def add_loader(self, loader: DataLoader[Any], *, place: bool) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
+            if all(loader is not known for known in self.loaders):  # another Accelerator's, or forgotten
+                loader.adopt(self.activity, self.limit)
+                self.loaders.append(loader)
             return loader
+        if self.state.guard is not None and not self.configuration.dispatch_batches:
+            require_same(self.state.guard.meet("prepare of a loader", details=describe(loader)))
         seed = torch.tensor([loader_seed(loader, self.configuration.data_seed) % 2**63], device=self.state.device)
         prepared = prepare_loader(
             loader,
@@ -176,9 +183,18 @@ class Prepared(PreparedState):
         self.loaders.append(prepared)
         return prepared
 
-    def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
         """One micro-batch; gradients stay on their rank until the window's last."""
-        return MicroBatch(partial(self._begin_micro_batch, models), self.windows.leave)
+        at_end = self._accumulation.sync_with_dataloader and self.activity.at_end
+        is_last = self.windows.enter(models, at_end=at_end)
+        self._window_models = models
+        with ExitStack() as stack:
+            stack.callback(self.windows.leave)
+            if not is_last and not self._accumulation.sync_each_batch:
+                for model in models or self.models:
+                    stack.enter_context(self.strategy.no_sync(model))
+            yield
 
     @contextmanager
     def join(self, models: Sequence[nn.Module], even_batches: bool | None) -> Iterator[None]:
@@ -195,6 +211,12 @@ class Prepared(PreparedState):
     def backward(self, loss: torch.Tensor, num_items: float | None, **options: Any) -> None:
         """Backward of one micro-batch's loss, scaled so that the window's gradient is a mean."""
         require_prepared(self.models, self.optimizers)
+        if not isinstance(loss, torch.Tensor):
+            raise UsageError(
+                f"backward() of a {type(loss).__name__}",
+                allowed="the loss, a tensor that a prepared model's output led to",
+                next_step="pass the tensor itself, not loss.item(); a model that gives its loss needs labels",
+            )
         if self.opens_windows and not self.windows.is_inside:
             with self.accumulate():
                 self._backward(loss, num_items, **options)
@@ -222,22 +244,22 @@ class Prepared(PreparedState):
         loss.backward(**options)  # type: ignore[no-untyped-call]  # untyped in torch
 
     def finish_window(self) -> None:
-        """Correct and average what the window holds, if its last micro-batch had no backward that did so."""
-        correction = self.windows.unfinished_correction()
-        if correction is not None:
+        """Scale and average what the window holds, if its last micro-batch had no backward that did so."""
+        factor = self.windows.unfinished_factor()
+        if factor is not None:
             parameters = list(self._parameters())
-            scale_gradients(self.strategy.local_gradients(parameters), correction)
+            scale_gradients(self.strategy.local_gradients(parameters), factor)
             self.windows.restore_left_over()
             self.strategy.reduce_gradients(parameters)
 
     def gather_for_metrics(self, data: Any, *, as_objects: bool) -> Any:
         """Data of the current batch from all ranks, less the repetitions that filled it up."""
-        iteration = self.activity.current
+        iteration = self.activity.innermost
         num_valid = None if iteration is None else iteration.num_valid
         length = None if iteration is None else iteration.length
         if all_tensors(data) and not as_objects:
             return collectives.gather_uneven(map_leaves(lambda leaf: valid_part(leaf, num_valid, length), data))
-        return collectives.gather_objects_for_metrics(valid_part(data, num_valid, length))
+        return collectives.gather_objects_for_metrics(valid_part(data, num_valid, length), counts=num_valid != 0)
 
     def trains(self, loader: PreparedLoader) -> bool:
         """Whether a batch of this loader has had a backward."""
@@ -255,25 +277,6 @@ class Prepared(PreparedState):
         self._window_models = ()
         self._trained_loaders.clear()
         self.windows.reset()
-
-    def _begin_micro_batch(self, models: tuple[nn.Module, ...]) -> AbstractContextManager[Any] | None:
-        """Enter a window; returns what keeps gradients on their rank, if they are to stay there."""
-        at_end = self._accumulation.sync_with_dataloader and self.activity.at_end
-        is_last = self.windows.enter(models, at_end=at_end)
-        self._window_models = models
-        if is_last or self._accumulation.sync_each_batch:
-            return None
-        local = models or self.models
-        if len(local) == 1:
-            return self.strategy.no_sync(local[0])
-        return self._no_sync(local)
-
-    @contextmanager
-    def _no_sync(self, models: Sequence[nn.Module]) -> Iterator[None]:
-        with ExitStack() as stack:
-            for model in models:
-                stack.enter_context(self.strategy.no_sync(model))
-            yield
 
     def _add(self, thing: Any, place: bool) -> Any:
         if isinstance(thing, nn.Module):
@@ -295,18 +298,17 @@ class Prepared(PreparedState):
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the window's models, and those of optimizers that belong to no prepared model."""
-        modelled = {id(p): p for model in self.models for p in model.parameters()}
-        loose = {
-            id(parameter): parameter
+        modelled = {id(parameter) for model in self.models for parameter in model.parameters()}
+        loose = [
+            parameter
             for optimizer in self.optimizers
             for group in optimizer.param_groups
             for parameter in group["params"]
             if id(parameter) not in modelled
-        }
-        chosen = modelled
-        if self._window_models and list(self._window_models) != self.models:
-            chosen = {id(p): p for model in self._window_models for p in model.parameters()}
-        yield from (loose | chosen).values()
+        ]
+        models = self._window_models or self.models
+        unique = {id(p): p for p in chain(loose, *(model.parameters() for model in models))}
+        yield from unique.values()
 
     def _sum_items(self, own: float) -> float:
         if not self.state.use_distributed:

@@ -1,6 +1,8 @@
 """Nested structures of tensors (lists, tuples, dicts): applying a function to every leaf, and a few uses of that."""
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any
 
@@ -97,8 +99,8 @@ def send_to_device(
 
 
 def convert_to_fp32(tensor: Any) -> Any:
-    """Half-precision tensors become float32, all else stays."""
-    return recursively_apply(lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, tensor)
+    """Half-precision tensors become float32, those in the fields of dataclasses too; all else stays."""
+    return map_leaves(_in_fp32, tensor)
 
 
 def convert_outputs_to_fp32(model_forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,6 +132,18 @@ def concatenate(data: list[Any], dim: int = 0) -> Any:
         allowed="tensors, or lists, tuples and dicts of them",
         next_step="use gather_object for other data",
     )
+
+
+def _in_fp32(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.float() if leaf.dtype in (torch.float16, torch.bfloat16) else leaf
+    if not is_dataclass(leaf) or isinstance(leaf, type):
+        return leaf
+    converted = copy(leaf)
+    for field in fields(leaf):
+        if hasattr(leaf, field.name):
+            object.__setattr__(converted, field.name, convert_to_fp32(getattr(leaf, field.name)))
+    return converted
 
 
 def batch_length(data: Any) -> int | None:

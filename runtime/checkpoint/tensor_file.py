@@ -241,7 +241,7 @@ class _Source:
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor in host memory, not copied."""
-    flat = tensor.detach().view(-1)
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # one element may have any stride
     bytes_: Any = flat.view(torch.uint8).numpy()
     return memoryview(bytes_)
 

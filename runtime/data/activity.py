@@ -1,6 +1,7 @@
 """Which loaders are being iterated: the one that yielded last is the one that the loop's body works on."""
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +44,7 @@ class Activity:
         """Ids of the loaders of which a batch has had a backward."""
         self.joining = False
         """Ranks may train on different numbers of batches: those that have ended take part by themselves."""
+        self._earlier: weakref.ref[Activity] | None = None
 
     def yielded(self, iteration: Iteration) -> None:
         """Note that this iteration hands its current batch to the loop now."""
@@ -61,6 +63,16 @@ class Activity:
         return self._running[-1] if self._running else None
 
     @property
+    def innermost(self) -> Iteration | None:
+        """The current iteration, else an earlier Accelerator's: this one may be a helper's, called in its loop."""
+        earlier = None if self._earlier is None else self._earlier()
+        return self.current if self._running or earlier is None else earlier.innermost
+
+    def follow(self, earlier: "Activity") -> None:
+        """Come after another Accelerator's."""
+        self._earlier = weakref.ref(earlier)
+
+    @property
     def loaders(self) -> list[Any]:
         """The loaders that are being iterated, the current one last."""
         return [iteration.loader for iteration in self._running]
@@ -72,7 +84,7 @@ class Activity:
 
 
 def valid_part(data: Any, num_valid: int | None, length: int | None) -> Any:
-    """What belongs to samples that are no repetitions: rows of tensors, elements of lists with one per sample.
+    """What belongs to samples that are no repetitions: rows of tensors and arrays, elements of lists.
 
     Numbers of the whole batch (scalars) stay, unless all of it is a repetition.
 
@@ -91,11 +103,16 @@ def valid_part(data: Any, num_valid: int | None, length: int | None) -> Any:
     if isinstance(data, Mapping):
         return {key: valid_part(value, num_valid, length) for key, value in data.items()}
     if not isinstance(data, (list, tuple)):
-        return data
+        return _first(data, num_valid, length) if _holds_samples(data) else data
     if any(isinstance(item, (torch.Tensor, Mapping, list, tuple)) for item in data) and not _by_sample(data, length):
         parts = [valid_part(item, num_valid, length) for item in data]
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     return _first(data, num_valid, length)
+
+
+def _holds_samples(data: Any) -> bool:
+    """Whether it has elements: an array, a table, a set. A text is one thing; so is an array without dimensions."""
+    return isinstance(data, Sized) and not isinstance(data, (str, bytes)) and getattr(data, "ndim", 1) > 0
 
 
 def _by_sample(data: list[Any] | tuple[Any, ...], length: int | None) -> bool:
@@ -115,7 +132,14 @@ def _first(rows: Any, num_valid: int, length: int | None) -> Any:
             next_step="reduce to one row per sample first, pass a list of samples with use_gather_object=True, "
             "or use even_batches=False",
         )
-    return rows[:num_valid]
+    try:
+        return rows[:num_valid]
+    except TypeError as error:
+        raise UsageError(
+            f"gather_for_metrics of a {type(rows).__name__}, whose first {num_valid} elements cannot be told",
+            allowed="tensors, arrays, lists and tuples with one element per sample, and dicts of them",
+            next_step="make a list of it, in the batch's order",
+        ) from error
 
 
 def _size(rows: Any) -> int:

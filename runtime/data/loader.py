@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -87,6 +88,10 @@ class PreparedLoader:
             yield
         finally:
             self.sharding, self._source = usual
+
+    def adopt(self, activity: Activity, limit: LoaderLimit | None) -> None:
+        """Belong to another Accelerator from the next iteration on."""
+        self._activity, self._limit = activity, limit
 
     @property
     def epoch(self) -> int:
@@ -185,34 +190,39 @@ class SkippedLoader:
     """A loader whose first batches are passed over, once."""
 
     def __init__(self, loader: PreparedLoader, num_batches: int) -> None:
-        self._loader = loader
-        self._num_batches = num_batches
+        self.loader = loader
+        self.num_batches = num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        return self._loader.skipping(self._num_batches)
+        return self.loader.skipping(self.num_batches)
 
     def __len__(self) -> int:
-        return max(0, len(self._loader) - self._num_batches)
+        return max(0, len(self.loader) - self.num_batches)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_loader":
+        if name == "loader":
             raise AttributeError(name)
-        return getattr(self._loader, name)
+        return getattr(self.loader, name)
 
 
-def skip_first_batches(dataloader: PreparedLoader, num_batches: int = 0) -> SkippedLoader:
+def skip_first_batches(dataloader: PreparedLoader | SkippedLoader, num_batches: int = 0) -> SkippedLoader:
     """The prepared loader less its first `num_batches`, which are never loaded.
 
     Raises:
-        UsageError: the loader was not prepared.
+        UsageError: the loader was not prepared, or the number is no count.
     """
+    count: Any = num_batches
+    if not isinstance(count, Integral) or int(count) < 0:
+        raise UsageError(f"skip_first_batches of {count!r} batches", allowed="an integer of at least 0")
+    if isinstance(dataloader, SkippedLoader):
+        return SkippedLoader(dataloader.loader, dataloader.num_batches + int(num_batches))
     if not isinstance(dataloader, PreparedLoader):
         raise UsageError(
             f"skip_first_batches of a {type(dataloader).__name__}",
             allowed="a loader that prepare() gave back",
             next_step="prepare the loader first",
         )
-    return SkippedLoader(dataloader, num_batches)
+    return SkippedLoader(dataloader, int(num_batches))
 
 
 def loader_seed(loader: DataLoader[Any], configured: int | None) -> int:

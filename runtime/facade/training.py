@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..optim.optimizer import PreparedOptimizer
-from ..options import AutocastKwargs, as_keywords
+from ..options import AutocastKwargs, as_keywords, check_accumulation
 from .base import Duty
 
 
@@ -17,7 +17,12 @@ class TrainingDuty(Duty):
 
     @property
     def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of a full window; another number may be assigned, and holds from the next micro-batch on."""
         return self._prepared.windows.num_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, steps: int) -> None:
+        self._prepared.windows.num_steps = check_accumulation(steps)
 
     @property
     def sync_gradients(self) -> bool:
@@ -87,7 +92,9 @@ class TrainingDuty(Duty):
         return self._prepared.precision.autocast(options)
 
     def unscale_gradients(self, optimizer: PreparedOptimizer | Sequence[PreparedOptimizer] | None = None) -> None:
-        """Divide gradients by the loss scale before they are looked at; clipping does so by itself.
+        """Divide a finished window's gradients by the loss scale, once; clipping does so by itself.
+
+        Inside a window nothing happens, since more is still added to them.
 
         Args:
             optimizer: one, or several; None means all.
@@ -95,8 +102,8 @@ class TrainingDuty(Duty):
         if optimizer is None:
             self._prepared.clipper.unscale()
             return
-        for each in [optimizer] if isinstance(optimizer, PreparedOptimizer) else optimizer:
-            each.unscale()
+        several = [optimizer] if isinstance(optimizer, PreparedOptimizer) else optimizer
+        self._prepared.clipper.unscale([p for each in several for group in each.param_groups for p in group["params"]])
 
     def clip_grad_norm_(
         self,

@@ -47,6 +47,8 @@ class GradientClipper:
         Args:
             parameters: only optimizers of one of these: another model's window may still be open. None means all.
         """
+        if self._windows.sync_gradients:
+            self._finish()  # so that ranks look at the same gradients
         wanted = None if parameters is None else {id(parameter) for parameter in parameters}
         for optimizer in self._optimizers:
             held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
@@ -69,7 +71,6 @@ class GradientClipper:
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if not self._windows.sync_gradients:
             return nn.utils.get_total_norm(self._local_gradients(listed), norm_type)  # type: ignore[arg-type]  # parameters
-        self._finish()
         self.unscale(listed)
         norm = self._norm(listed, max_norm=max_norm, norm_type=norm_type)
         if error_if_nonfinite and not self._has_scaler and not math.isfinite(norm.item()):
@@ -85,6 +86,5 @@ class GradientClipper:
         if not self._windows.sync_gradients:
             return
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        self._finish()
         self.unscale(listed)
         self._value(listed, clip_value)

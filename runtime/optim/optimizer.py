@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UsageError
 from ..structures import send_to_device
 from .window import AccumulationWindows
 
@@ -62,14 +63,16 @@ class PreparedOptimizer(torch.optim.Optimizer):
         if not self._windows.sync_gradients:
             return None
         self._before_step()
-        if self._scaler is not None:
+        # Without gradients the scaler has nothing to look at, and the optimizer nothing to do.
+        scaled = self._scaler is not None and (closure is not None or any(self._gradients()))
+        if scaled:
             result = self._scaled_step(closure)
         elif self._step is not None:
             result, self.step_was_skipped = self._step(self.optimizer, closure)
         else:
-            result = self.optimizer.step(closure)
+            result, self.step_was_skipped = self.optimizer.step(closure), False
         self._stepped, self._unscaled = True, False
-        if self._update_scale is not None:
+        if scaled and self._update_scale is not None:
             self._update_scale()
         if self.step_was_skipped:
             self.num_skipped += 1
@@ -99,9 +102,14 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self._stepped = self._unscaled = False
 
     def unscale(self) -> None:
-        """Divide the gradients by the loss scale, once before a step (clipping needs it)."""
-        if self._scaler is None or self._unscaled or not any(self._gradients()):
+        """Divide the gradients by the loss scale, once before a step; inside a window nothing happens.
+
+        Raises:
+            UsageError: they are no gradients of a scaled loss, or float16 ones.
+        """
+        if self._scaler is None or self._unscaled or not self._windows.sync_gradients or not any(self._gradients()):
             return
+        self._require_scaled()
         self._scaler.unscale_(self.optimizer)
         self._unscaled = True
 
@@ -175,11 +183,36 @@ class PreparedOptimizer(torch.optim.Optimizer):
 
     def _scaled_step(self, closure: Callable[[], Any] | None) -> Any:
         assert self._scaler is not None, "step() asks first"
-        result = self._scaler.step(self.optimizer, *([closure] if closure is not None else []))
+        if closure is not None:
+            raise UsageError(
+                f"{type(self.optimizer).__name__}.step(closure) under fp16: its scaler looks at gradients first",
+                allowed="step() without a closure there",
+                next_step="use mixed_precision='bf16' or 'no' with an optimizer that needs a closure",
+            )
+        if not self._unscaled:
+            self._require_scaled()
+        result = self._scaler.step(self.optimizer)
         # What a fused optimizer looks at too; the scale falls only with the scaler's next update.
         found = self._scaler._found_inf_per_device(self.optimizer)
         self.step_was_skipped = any(bool(value.item()) for value in found.values())
         return result
+
+    def _require_scaled(self) -> None:
+        """Before they are divided by the loss scale: each backward multiplies by it, and so must what made them."""
+        if not self._stepped and not self.has_waiting_gradients:
+            raise UsageError(
+                "gradients under fp16 that no accelerator.backward() made: their loss was not scaled",
+                allowed="accelerator.backward(loss)",
+                next_step="call it instead of loss.backward(), or use mixed_precision='bf16'",
+            )
+        held = (p for group in self.optimizer.param_groups for p in group["params"])
+        half = sum(p.grad is not None and p.grad.dtype is torch.float16 for p in held)
+        if half:
+            raise UsageError(
+                f"{half} gradients are float16, which the loss scaler cannot unscale",
+                allowed="float32 parameters under mixed_precision='fp16'",
+                next_step="leave out model.half(), and load the weights in float32",
+            )
 
     def _gradients(self) -> list[bool]:
         return [p.grad is not None for group in self.optimizer.param_groups for p in group["params"]]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from functools import update_wrapper
+from types import MethodType
 from typing import Any
 
 import torch
@@ -53,31 +54,36 @@ class AutocastPrecision:
         self._device_type = device.type
         self._autocast_options = autocast_options
         self.scaler: torch.amp.GradScaler | None = None
-        if name == "fp16":
+        if name == "fp16" and scaler_options.get("enabled", True):
             self.scaler = torch.amp.GradScaler(self._device_type, **scaler_options)
 
     def check_model(self, model: nn.Module) -> None:
         if self.name != "fp16":
             return
-        half = [name for name, parameter in model.named_parameters() if parameter.dtype is torch.float16]
+        trained = (item for item in model.named_parameters() if item[1].requires_grad)
+        half = [name for name, parameter in trained if parameter.dtype is torch.float16]
         if half:
             shown = ", ".join(half[:10]) + (f" and {len(half) - 10} more" if len(half) > 10 else "")
             raise ConfigurationError(
                 f"mixed_precision='fp16' with parameters that are float16 already: {shown}",
-                allowed="float32 parameters: the scaler cannot unscale float16 gradients",
+                allowed="float32 parameters: the scaler cannot unscale float16 gradients (frozen ones have none)",
                 next_step="load the model in float32 (model.float()), or train it with mixed_precision='bf16'",
             )
 
     def prepare_model(self, model: nn.Module) -> nn.Module:
-        original: Callable[..., Any] = model.forward
+        given: Any = model.forward
+        is_method = isinstance(given, MethodType) and given.__self__ is model
+        own: Callable[..., Any] = given.__func__ if is_method else lambda _, *args, **kwargs: given(*args, **kwargs)
 
-        @wraps(original)
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             with self.autocast():
-                outputs = original(*args, **kwargs)
+                outputs = own(module, *args, **kwargs)
             return convert_to_fp32(outputs)
 
-        model.forward = forward
+        if is_method:
+            update_wrapper(forward, own)
+        # A method, so that a copy of the model (for an average of its weights, say) computes with its own parameters.
+        model.forward = MethodType(forward, model)
         return model
 
     def unwrap_model(self, model: nn.Module) -> nn.Module:

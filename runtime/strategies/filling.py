@@ -78,7 +78,7 @@ class Filler:
             return
         with torch.no_grad():
             sent = tensor.detach().to(self._device).contiguous()
-            dist.broadcast(sent.reshape(-1).view(torch.uint8), src=0)
+            dist.broadcast(sent.as_strided((sent.numel(),), (1,)).view(torch.uint8), src=0)
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.copy_(sent)
 

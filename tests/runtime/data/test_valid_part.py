@@ -3,6 +3,7 @@
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ Pair = namedtuple("Pair", ["logits", "labels"])
 
 
 def _plain(data: Any) -> Any:
-    if isinstance(data, torch.Tensor):
+    if isinstance(data, (torch.Tensor, np.ndarray)):
         return data.tolist()
     if isinstance(data, dict):
         return {key: _plain(value) for key, value in data.items()}
@@ -35,6 +36,8 @@ ROWS = torch.arange(3)
         ({"a": ROWS, "b": [ROWS]}, {"a": [0, 1], "b": [[0, 1]]}),
         (Pair(ROWS, ["x", "y", "z"]), [[0, 1], ["x", "y"]]),
         (["x", "y", "z"], ["x", "y"]),
+        (np.arange(6).reshape(3, 2), [[0, 1], [2, 3]]),
+        ({"a": np.arange(3), "b": np.float64(0.5), "c": np.array(7)}, {"a": [0, 1], "b": 0.5, "c": 7}),
         (({"id": 0}, {"id": 1}, {"id": 2}), [{"id": 0}, {"id": 1}]),
         ([torch.ones(1), torch.ones(4), torch.ones(2)], [[1.0], [1.0] * 4]),
         ({"ids": ["x", "y", "z"], "score": 0.5, "rows": ROWS}, {"ids": ["x", "y"], "score": 0.5, "rows": [0, 1]}),
@@ -70,3 +73,13 @@ def test_a_tuple_of_parts_is_no_tuple_of_samples_though_its_length_is_the_batchs
 def test_what_cannot_be_matched_to_samples_is_refused(data: Any) -> None:
     with pytest.raises(UsageError, match="this rank's batch has 3 samples"):
         valid_part(data, 2, 3)
+
+
+def test_what_has_no_order_is_refused_and_not_counted_twice() -> None:
+    with pytest.raises(UsageError, match="of a set, whose first 2 elements cannot be told"):
+        valid_part({"x", "y", "z"}, 2, 3)
+
+
+def test_arrays_of_other_lengths_are_refused() -> None:
+    with pytest.raises(UsageError, match="but this rank's batch has 3 samples"):
+        valid_part(np.arange(5), 2, 3)
