@@ -11,6 +11,7 @@ from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler
 from .optim.window import AccumulationWindows
 from .optim.window_state import WindowKeeper, merge_windows
+from .parameter_names import bare, check_order, in_order, without_wrappers
 from .precision.base import Precision
 from .state_fit import check_model, check_optimizer, kind_of
 from .state_parts import Part
@@ -57,7 +58,8 @@ class PreparedState:
     def parts(self, models: Sequence[nn.Module] | None = None) -> list[Part]:
         """Everything that a checkpoint holds; `models` stand for all prepared ones."""
         chosen = self.models if models is None else models
-        parts = [self._model_part(index, model) for index, model in enumerate(chosen)]
+        unwrap = self.strategy.unwrap_model
+        parts = [without_wrappers(self._model_part(i, model), unwrap(model)) for i, model in enumerate(chosen)]
         parts += [self._optimizer_part(index, prepared.optimizer) for index, prepared in enumerate(self.optimizers)]
         for index, prepared in enumerate(self.schedulers):
             name, kind = f"scheduler_{index}", kind_of(prepared.scheduler)
@@ -68,7 +70,7 @@ class PreparedState:
         scaler = self.precision.scaler
         if scaler is not None:
             parts.append(Part("scaler", scaler.state_dict, scaler.load_state_dict))
-        parts.append(Part("progress", self._progress, self._restore_progress))
+        parts.append(Part("progress", self._progress, self._restore_progress, choose=self._check_progress))
         parts.append(Part("window", self.window_state, self.load_window_state, own=True, merge=merge_windows))
         return parts
 
@@ -96,19 +98,30 @@ class PreparedState:
         )
 
     def _progress(self) -> dict[str, Any]:
-        return {"optimizers": [[o.num_steps, o.num_skipped, o.skipped_in_a_row] for o in self.optimizers]}
+        counts = [[o.num_steps, o.num_skipped, o.skipped_in_a_row] for o in self.optimizers]
+        return {"optimizers": counts, "parameters": self._parameters_in_order()}
+
+    def _parameters_in_order(self) -> list[list[str] | None]:
+        return in_order([prepared.optimizer for prepared in self.optimizers], self._named_by_models())
+
+    def _check_progress(self, stored: dict[str, Any]) -> dict[str, Any]:
+        check_order(stored.get("parameters", []), self._parameters_in_order(), self._named_by_models())
+        return stored
 
     def _restore_progress(self, state: dict[str, Any]) -> None:
         for optimizer, counts in zip(self.optimizers, state["optimizers"], strict=False):
             optimizer.num_steps, optimizer.num_skipped, optimizer.skipped_in_a_row = counts
 
-    def _named_parameters(self) -> dict[str, nn.Parameter]:
-        """All that can have a gradient: of the models by name, and of the optimizers by place."""
-        named = {
-            f"model_{index}.{name}": parameter
+    def _named_by_models(self) -> dict[str, nn.Parameter]:
+        return {
+            f"model_{index}.{bare(name)}": parameter
             for index, model in enumerate(self.models)
             for name, parameter in self.strategy.unwrap_model(model).named_parameters()
         }
+
+    def _named_parameters(self) -> dict[str, nn.Parameter]:
+        """All that can have a gradient: of the models by name, and of the optimizers by place."""
+        named = self._named_by_models()
         known = {id(parameter) for parameter in named.values()}
         loose = {
             f"optimizer_{index}.{place}": parameter

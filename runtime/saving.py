@@ -16,7 +16,15 @@ from torch.utils.hooks import RemovableHandle
 from .checkpoint.checkpointer import Checkpointer, Facts, Saved
 from .checkpoint.directory import is_partial, remove, set_aside
 from .checkpoint.disk import Disk
-from .checkpoint.manifest import MANIFEST, complete_digests, is_complete, read_manifest, saved_rng_ranks, verify
+from .checkpoint.manifest import (
+    MANIFEST,
+    complete_digests,
+    is_complete,
+    is_of_another_version,
+    read_manifest,
+    saved_rng_ranks,
+    verify,
+)
 from .checkpoint.selection import AUTOMATIC, complete_checkpoints, find_checkpoint, surplus
 from .checkpoint.urls import as_url
 from .errors import CheckpointError, UsageError
@@ -302,7 +310,7 @@ class StateSaver:
     def _named(self) -> Path:
         """The next free name; what is no checkpoint and no remains of one is moved out of the way."""
         root = self._checkpoints()
-        while is_complete(path := root / f"{AUTOMATIC}{self.iteration}"):
+        while is_complete(path := root / f"{AUTOMATIC}{self.iteration}") or is_of_another_version(path):
             self.iteration += 1
         if path.is_dir() and not _is_ours(path):
             other = set_aside(path, disk=self._disk)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import re
 import secrets
@@ -13,12 +14,12 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from .disk import Disk
-from .manifest import MANIFEST, is_complete, read_manifest
+from .manifest import MANIFEST, OtherSchemaError, is_complete, read_manifest
 
 _OF_A_CHECKPOINT = re.compile(
     r"\.?(state|own)\.rank\d+\.\w+(\.\w+)*|\.?manifest\.json(\.\w+)*|(rng\.rank\d+|[a-z]+(_\d+)?)\.pt|rng\.rank\d+\.json"
 )
-_REMAINS = re.compile(r"\.checkpoint_\d+\.tmp-\w+")
+_REMAINS = re.compile(r"\..+\.tmp-([0-9a-f]+|deleted)", re.DOTALL)
 
 
 class Replacement:
@@ -36,7 +37,7 @@ class Replacement:
     """
 
     def __init__(self, target: Path, *, disk: Disk) -> None:
-        self.target = target
+        self.target = target = followed(target)
         self._disk = disk
         self.note = _refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,14 +76,20 @@ def replacing(target: Path, *, disk: Disk | None = None) -> Iterator[Path]:
         raise
 
 
+def followed(target: Path) -> Path:
+    """Where a link leads, also one to nothing: the link stays, and what it names is replaced."""
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
+
+
 def previous_path(target: Path) -> Path:
+    target = followed(target)
     return target.parent / f".{target.name}.previous"
 
 
 def sweep(target: Path, *, disk: Disk) -> None:
     """Remove what killed saves left; a former checkpoint that was put aside is brought back first.
 
-    Left-overs of other automatically named checkpoints go too, unless a process that lives is writing them.
+    Left-overs of other automatically named checkpoints go too. What a process that lives is writing stays.
     """
     previous = previous_path(target)
     if is_complete(previous) and not is_complete(target):
@@ -90,9 +97,10 @@ def sweep(target: Path, *, disk: Disk) -> None:
             disk.remove_tree(target)
         disk.rename(previous, target)
     disk.remove_tree(previous)
-    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
-        disk.remove_tree(leftover)
-    for leftover in target.parent.glob(".checkpoint_*.tmp-*"):
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.tmp-*"):
+        if _REMAINS.fullmatch(leftover.name) and not _is_held(leftover):
+            disk.remove_tree(leftover)
+    for leftover in target.parent.glob(".checkpoint_[0-9]*.tmp-*"):
         if _REMAINS.fullmatch(leftover.name) and (lock := _lock(leftover)) is not None:
             disk.remove_tree(leftover)
             os.close(lock)
@@ -126,6 +134,8 @@ def is_partial(path: Path) -> bool:
     try:
         if read_manifest(path) is not None:
             return False
+    except OtherSchemaError:
+        return False
     except CheckpointError:
         pass
     return path.is_dir() and all(_OF_A_CHECKPOINT.fullmatch(item.name) for item in path.iterdir())
@@ -139,9 +149,23 @@ def is_own_name(name: str) -> bool:
 def _refuse_foreign(target: Path) -> str:
     if not os.path.lexists(target):
         return ""
-    with contextlib.suppress(CheckpointError):
+    if Path.cwd().resolve().is_relative_to(target.resolve()):
+        raise CheckpointError(
+            f"checkpoint {str(target)!r} would replace the directory that the process works in, or one above it",
+            allowed="a directory for the checkpoint alone",
+            next_step="give it a name, such as checkpoints/last",
+        )
+    try:
         if target.is_dir() and read_manifest(target) is not None:
             return "" if is_complete(target) else f"{target} held an incomplete checkpoint, which was replaced"
+    except OtherSchemaError as error:
+        raise CheckpointError(
+            f"{error.what}: another version of forerun wrote it, and it is not replaced",
+            allowed="a new path, an empty directory, or a checkpoint of this version",
+            next_step="choose another directory, or remove this one",
+        ) from error
+    except CheckpointError:
+        pass  # a damaged one; it is looked at below
     if is_partial(target):
         return f"{target} held an unfinished checkpoint ({listing(target)}), which was replaced" if _any(target) else ""
     raise CheckpointError(
@@ -167,6 +191,19 @@ def _lock(directory: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _is_held(directory: Path) -> bool:
+    """Whether a process that lives writes into it; where the file system knows no locks, nobody is known to."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _carry_over(target: Path, temporary: Path) -> None:

@@ -80,5 +80,9 @@ class Disk:
         self.fsync_directory(path.parent)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory as far as possible."""
-        shutil.rmtree(path, ignore_errors=True)
+        """Remove a directory as far as possible; of a link the link alone."""
+        if path.is_symlink():
+            with contextlib.suppress(OSError):
+                path.unlink()
+        else:
+            shutil.rmtree(path, ignore_errors=True)

@@ -34,10 +34,15 @@ def load(path: Path, parts: Sequence[Part], state: PartialState, *, models_by_ho
         found = _read(path, parts, state, models_by_hook=models_by_hook)
     except (ForerunError, OSError) as caught:
         error = caught
-    _agree(error, path, state)
-    for part in parts:
-        if part.name in found.values:
-            _load(part, found.values.pop(part.name), found.directory)
+    _agree(error, path, state, "all read")
+    failed: Exception | None = None
+    try:
+        for part in parts:
+            if part.name in found.values:
+                _load(part, found.values.pop(part.name), found.directory)
+    except Exception as caught:  # whatever an object of the script raises: the other ranks must not go on alone
+        failed = caught
+    _agree(failed, path, state, "all loaded")
     if found.seed is not None:
         set_seed(found.seed)
     return found.directory
@@ -151,10 +156,10 @@ def _unfit(name: str, directory: Path, why: str) -> CheckpointError:
     )
 
 
-def _agree(error: ForerunError | OSError | None, directory: Path, state: PartialState) -> None:
+def _agree(error: Exception | None, directory: Path, state: PartialState, step: str) -> None:
     """All ranks go on, or all raise."""
     if state.guard is not None:
-        said = state.guard.meet("load_state, all read", details=None if error is None else str(error))
+        said = state.guard.meet(f"load_state, {step}", details=None if error is None else str(error) or repr(error))
         failed = [(rank, words) for rank, words in enumerate(said) if words is not None]
         if failed and error is None:
             rank, words = failed[0]

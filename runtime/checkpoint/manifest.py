@@ -77,6 +77,10 @@ def as_json(data: dict[str, Any]) -> bytes:
     return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
 
 
+class OtherSchemaError(CheckpointError):
+    """A checkpoint that another version of forerun wrote: nothing that this one may judge or replace."""
+
+
 def own_stem(rank: int) -> str:
     """Of the files with what a rank has for itself."""
     return f"own.rank{rank}"
@@ -97,7 +101,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         return None
     if data.get("schema_version") != SCHEMA_VERSION:
-        raise CheckpointError(
+        raise OtherSchemaError(
             f"{directory} has checkpoint schema {data.get('schema_version')!r}",
             allowed=f"schema {SCHEMA_VERSION}",
             next_step="load it with the version of forerun that wrote it",
@@ -206,6 +210,17 @@ def is_complete(directory: Path) -> bool:
         return False
 
 
+def is_of_another_version(directory: Path) -> bool:
+    """Whether another version of forerun wrote a checkpoint there."""
+    try:
+        read_manifest(directory)
+    except OtherSchemaError:
+        return True
+    except (CheckpointError, OSError):
+        pass
+    return False
+
+
 def complete_digests(directory: Path, *, disk: Disk | None = None) -> Manifest:
     """Compute the SHA-256 digests that are missing, and write them into the manifest.
 
@@ -226,7 +241,9 @@ def write_digests(directory: Path, manifest: Manifest, digests: dict[str, str], 
     completed = replace(
         manifest, files=tuple(replace(file, sha256=digests.get(file.path, file.sha256)) for file in manifest.files)
     )
-    disk.replace_file(directory / MANIFEST, completed.as_json())
+    current = read_manifest(directory)
+    if current is not None and current.save_id == manifest.save_id:  # else somebody has saved there meanwhile
+        disk.replace_file(directory / MANIFEST, completed.as_json())
     return completed
 
 

@@ -4,6 +4,7 @@ Every byte that is used is compared with the manifest's sums first.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -205,8 +206,10 @@ def _put(data: Any, leaves: Mapping[StoredTensor | Wanted, torch.Tensor]) -> Any
         return Shard(leaves[data], data.stored.shape, data.offsets)
     if isinstance(data, Composed):
         return data.compose(_put(data.parts, leaves))
+    if isinstance(data, defaultdict):
+        return defaultdict(data.default_factory, {key: _put(item, leaves) for key, item in data.items()})
     if isinstance(data, Mapping):
-        return type(data)((key, _put(item, leaves)) for key, item in data.items())  # type: ignore[call-arg]  # dict, OrderedDict
+        return type(data)({key: _put(item, leaves) for key, item in data.items()})  # type: ignore[call-arg]  # dict and its kin
     if isinstance(data, list):
         return [_put(item, leaves) for item in data]
     if type(data) is tuple:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..devices import synchronize
+from ..errors import CheckpointError
 from ..state_parts import Part, Shard
 from .disk import Disk
 from .index import PartEntry, index_content
@@ -44,7 +45,14 @@ class Content:
             CheckpointError: the data hold something that could only be pickled.
         """
         names = _Names(part.name, self)
-        self.parts[part.name] = PartEntry(part.kind, encode(data, part.name, names))
+        try:
+            self.parts[part.name] = PartEntry(part.kind, encode(data, part.name, names))
+        except RecursionError as error:
+            raise CheckpointError(
+                f"{part.name} holds itself, or is nested too deep",
+                allowed="plain data without circles",
+                next_step="return such data from state_dict()",
+            ) from error
 
     def copied(self, buffers: Buffers) -> "Content":
         """The same with all that this rank writes in memory of its own."""

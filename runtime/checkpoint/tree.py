@@ -2,17 +2,19 @@
 
 import base64
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CheckpointError
 from ..state_parts import Shard
 
 _TAG = "$"
+_FACTORIES = {kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)}
 Name = Callable[[Any, str], str]
 """Takes a tensor or Shard and its place, gives the name under which it is stored."""
 
@@ -74,22 +76,50 @@ def _encode_tensor(value: torch.Tensor, place: str, name: Name) -> dict[str, Any
         parts = value.detach().coalesce()
         found = [parts.indices(), parts.values(), list(parts.shape)]
         return {_TAG: "sparse", "v": encode(found, place, name)}
-    if value.layout != torch.strided or value.is_quantized or value.is_meta:
-        kind = "quantized" if value.is_quantized else "on the meta device" if value.is_meta else str(value.layout)
+    kind = _unstorable(value)
+    if kind:
         raise CheckpointError(
             f"{place} is a tensor that is {kind}",
             allowed="dense tensors with values, and sparse_coo ones",
-            next_step="return a dense tensor from state_dict()",
+            next_step="return a dense tensor from state_dict(); of a DTensor, full_tensor() on all ranks",
         )
     return {_TAG: "tensor", "v": name(value.detach(), place)}
 
 
+def _unstorable(value: torch.Tensor) -> str:
+    """Why there are no values to be stored, in words; empty if there are."""
+    if value.is_quantized:
+        return "quantized"
+    if value.is_meta:
+        return "on the meta device"
+    if value.is_nested:
+        return "nested"
+    wraps: Any = is_traceable_wrapper_subclass
+    if wraps(value):
+        return f"a {type(value).__name__}"
+    return "" if value.layout == torch.strided else str(value.layout)
+
+
 def _encode_mapping(value: Mapping[Any, Any], place: str, name: Name) -> Any:
     items = [(key, encode(item, f"{place}[{key!r}]", name)) for key, item in value.items()]
-    if type(value) is not OrderedDict and all(type(key) is str and key != _TAG for key, _ in items):
+    special = isinstance(value, (OrderedDict, Counter, defaultdict))
+    if not special and all(type(key) is str and key != _TAG for key, _ in items):
         return dict(items)
     pairs = [[encode(key, f"a key of {place}", name), item] for key, item in items]
-    return {_TAG: "ordered" if isinstance(value, OrderedDict) else "dict", "v": pairs}
+    if isinstance(value, defaultdict):
+        return {_TAG: "default", "v": [_factory_name(value, place), pairs]}
+    return {_TAG: "ordered" if isinstance(value, OrderedDict) else "counter" if special else "dict", "v": pairs}
+
+
+def _factory_name(value: defaultdict[Any, Any], place: str) -> str | None:
+    factory: Any = value.default_factory
+    if factory is None or _FACTORIES.get(getattr(factory, "__name__", "")) is factory:
+        return None if factory is None else str(factory.__name__)
+    raise CheckpointError(
+        f"{place} is a defaultdict of {factory!r}, which cannot be loaded without unpickling",
+        allowed=f"defaultdicts of {', '.join(_FACTORIES)}",
+        next_step="return dict(...) of it from state_dict()",
+    )
 
 
 def _encode_scalar(value: Any, place: str, name: Name) -> Any:
@@ -105,8 +135,9 @@ def _encode_scalar(value: Any, place: str, name: Name) -> Any:
         return {_TAG: "device", "v": str(value)}
     if type(value) is torch.Size:
         return {_TAG: "size", "v": list(value)}
-    if type(value) is np.ndarray and value.dtype.kind in "biufc":
-        return {_TAG: "array", "v": encode(torch.from_numpy(np.ascontiguousarray(value)), place, name)}
+    if type(value) is np.ndarray and value.dtype.kind in "biufc" and value.dtype.char not in "gG":
+        native = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("=")).reshape(value.shape)
+        return {_TAG: "array", "v": encode(torch.from_numpy(native), place, name)}
     raise CheckpointError(
         f"{place} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be loaded without unpickling",
         allowed="tensors, numbers, texts, and lists, tuples and dicts of them",
@@ -120,6 +151,10 @@ def _decode_tagged(tag: str, value: Any, tensor: Callable[[str], Any]) -> Any:
     if tag in ("dict", "ordered"):
         pairs = [(_key(decode(key, tensor)), decode(item, tensor)) for key, item in value]
         return OrderedDict(pairs) if tag == "ordered" else dict(pairs)
+    if tag in ("counter", "default"):
+        factory, pairs = value if tag == "default" else (None, value)
+        items = {_key(decode(key, tensor)): decode(item, tensor) for key, item in pairs}
+        return Counter(items) if tag == "counter" else defaultdict(factory and _FACTORIES[factory], items)
     inner = decode(value, tensor)
     match tag:
         case "tuple":

@@ -2,12 +2,14 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runtime.checkpoint.directory import previous_path, replacing
-from runtime.checkpoint.manifest import MANIFEST, Manifest, describe, read_manifest, verify
+from runtime.checkpoint.disk import Disk
+from runtime.checkpoint.manifest import MANIFEST, Manifest, describe, read_manifest, verify, write_digests
 from runtime.checkpoint.selection import find_checkpoint, newest_checkpoint, prune
 from runtime.errors import CheckpointError
 
@@ -157,3 +159,58 @@ def test_where_there_is_none_the_error_says_what_is_there(tmp_path: Path) -> Non
         find_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="does not exist"):
         find_checkpoint(tmp_path / "nowhere")
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
+    for name in ("real", "absent"):
+        (tmp_path / f"to_{name}").symlink_to(tmp_path / name)
+    _write(tmp_path / "real", b"old")
+    for name in ("real", "absent"):
+        _write(tmp_path / f"to_{name}", b"new")
+        assert (tmp_path / f"to_{name}").is_symlink()
+        assert _content(find_checkpoint(tmp_path / name)) == b"new"
+    os.rename(tmp_path / "real", previous_path(tmp_path / "to_real"))  # as a kill between the renames leaves it
+    assert _content(find_checkpoint(tmp_path / "to_real")) == b"new"
+    assert sorted(os.listdir(tmp_path)) == [".real.previous", "absent", "to_absent", "to_real"]
+
+
+@pytest.mark.parametrize("path", [".", "..", ""])
+def test_the_working_directory_is_never_replaced(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    with pytest.raises(CheckpointError, match="directory that the process works in"):
+        _write(Path(path), b"new")
+    assert os.listdir(tmp_path) == ["inner"]
+
+
+def test_two_savers_of_one_name_leave_each_other_s_files_alone(tmp_path: Path) -> None:
+    target = tmp_path / "last[1]"
+    mine = tmp_path / ".last[1].tmp-notes"
+    killed = tmp_path / ".last[1].tmp-0123abcd"
+    mine.mkdir()
+    killed.mkdir()
+    with replacing(target) as first:
+        (first / "model_0.pt").write_bytes(b"first")
+        _write(target, b"second")
+        assert (first / "model_0.pt").read_bytes() == b"first"
+        (first / MANIFEST).write_bytes((target / MANIFEST).read_bytes())
+    assert _content(target) == b"first"
+    assert mine.is_dir()
+    assert not killed.exists()
+
+
+def test_digests_of_a_former_save_never_get_into_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "last"
+    _write(target, b"new")
+    former = read_manifest(target)
+    assert former is not None
+    write_digests(target, replace(former, save_id="another"), {"model_0.pt": "0" * 64}, disk=Disk())
+    assert read_manifest(target) == former
+
+
+def test_a_checkpoint_of_another_version_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "state.rank0.json").write_text("{}")
+    (tmp_path / MANIFEST).write_text(json.dumps({"format": "forerun-checkpoint", "schema_version": 3}))
+    with pytest.raises(CheckpointError, match="another version of forerun wrote it"):
+        _write(tmp_path, b"new")
+    assert sorted(os.listdir(tmp_path)) == [MANIFEST, "state.rank0.json"]

@@ -92,3 +92,49 @@ def test_a_failed_save_raises_on_every_rank_and_a_lone_higher_rank_is_found(run_
     assert "No space left on device" in other[0]
     assert "rank 1 is in save_state at script.py:" in other[1]
     assert not (tmp_path / "lonely").exists()
+
+
+def test_an_object_that_one_rank_cannot_load_stops_all(run_ranks) -> None:
+    script = """
+    class Fails:
+        def state_dict(self):
+            return {"a": 1}
+        def load_state_dict(self, state):
+            if accelerator.process_index == 1:
+                raise IndexError("no such place")
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(collective_deadline_s=15)])
+    accelerator.prepare(nn.Linear(2, 2))
+    accelerator.register_for_checkpointing(Fails())
+    accelerator.save_state("checkpoint")
+    try:
+        accelerator.load_state("checkpoint")
+    except Exception as error:
+        say(kind=type(error).__name__, words=str(error))
+    accelerator.wait_for_everyone()
+    """
+    first, second = run_ranks(script).said
+    assert first["kind"] == "CheckpointError"
+    assert "rank 1 could not load" in first["words"]
+    assert "no such place" in first["words"]
+    assert second == {"kind": "IndexError", "words": "no such place"}
+
+
+def test_sharded_tensors_in_an_object_of_the_script_are_refused_by_place_on_all_ranks(run_ranks) -> None:
+    script = """
+    from runtime import FullyShardedDataParallelPlugin
+    accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin())
+    model = accelerator.prepare(nn.Linear(2, 2))
+    class Average:
+        def state_dict(self):
+            return {"weight": model.weight.detach().clone()}
+        def load_state_dict(self, state):
+            pass
+    accelerator.register_for_checkpointing(Average())
+    try:
+        accelerator.save_state("checkpoint")
+    except Exception as error:
+        say(kind=type(error).__name__, words=str(error))
+    """
+    for rank in run_ranks(script).said:
+        assert rank["kind"] == "CheckpointError"
+        assert "custom_0['weight'] is a tensor that is a DTensor" in rank["words"]

@@ -146,3 +146,22 @@ def test_numbers_go_on_after_loading_a_checkpoint_of_any_name(numbered: Any, qui
     manifest = read_manifest(quick_path / "mine")
     assert manifest is not None
     assert manifest.iteration == 3
+
+
+def test_an_automatic_name_passes_over_a_checkpoint_of_another_version(numbered: Any, quick_path: Path) -> None:
+    training = numbered(project_dir=str(quick_path))
+    newer = quick_path / "checkpoints" / "checkpoint_0"
+    newer.mkdir(parents=True)
+    (newer / "manifest.json").write_text('{"format": "forerun-checkpoint", "schema_version": 3}')
+    assert training.save(1, None).name == "checkpoint_1"
+    assert [item.name for item in newer.iterdir()] == ["manifest.json"]
+
+
+def test_of_a_link_the_limit_lets_go_the_link_alone(numbered: Any, quick_path: Path) -> None:
+    training = numbered(project_config=ProjectConfiguration(project_dir=str(quick_path), total_limit=1))
+    first = training.save(1, None)
+    os.rename(first, quick_path / "kept")
+    first.symlink_to(quick_path / "kept")
+    training.save(2, None)
+    assert sorted(os.listdir(first.parent)) == ["checkpoint_1"]
+    assert training.load(quick_path / "kept") == 1

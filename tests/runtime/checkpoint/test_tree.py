@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from runtime.checkpoint.disk import Disk
 from runtime.checkpoint.manifest import MANIFEST, Manifest
@@ -24,6 +25,9 @@ VALUES: dict[str, Any] = {
     "nested": {"a": ({"b": [()]}, {1, 2}), "$": "a key like a tag"},
     "keys": {1: "int", (2, "x"): "tuple", None: 0, 1.5: 1},
     "ordered": OrderedDict([("z", 1), ("a", 2)]),
+    "counter": Counter("aab"),
+    "default": defaultdict(list, {1: [2], "a": []}),
+    "default of nothing": defaultdict(None, {"a": 1}),
     "bytes": b"\x00\xff",
     "complex": 1 + 2j,
     "dtype": torch.bfloat16,
@@ -96,11 +100,27 @@ def test_sparse_tensors_arrays_and_numpy_numbers(tmp_path: Path) -> None:
         (torch.empty(2, device="meta"), "on the meta device"),
         (np.array(["text"]), "is a numpy.ndarray"),
         ({torch.ones(1)}, "a tensor in a set"),
+        (defaultdict(lambda: 1), "is a defaultdict of <function"),
+        (np.zeros(2, dtype=np.longdouble), "is a numpy.ndarray"),
+        (torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), "is a tensor that is nested"),
+        (TwoTensor(torch.ones(2), torch.ones(2)), "is a tensor that is a TwoTensor"),
     ],
 )
 def test_what_could_only_be_pickled_is_refused_by_its_place(tmp_path: Path, value: Any, words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         _through(tmp_path, {"deep": [0, value]})
+
+
+def test_what_holds_itself_is_refused(tmp_path: Path) -> None:
+    circle: dict[str, Any] = {}
+    circle["inner"] = [circle]
+    with pytest.raises(CheckpointError, match="part holds itself"):
+        _through(tmp_path, circle)
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f8", "<u2"])
+def test_arrays_of_another_byte_order_keep_their_values(tmp_path: Path, dtype: str) -> None:
+    assert _through(tmp_path, np.arange(3, dtype=dtype)).tolist() == [0, 1, 2]
 
 
 def test_tensors_that_are_one_stay_one_and_equal_ones_do_not_become_one(tmp_path: Path) -> None:
