@@ -1,8 +1,8 @@
 """The prepared objects of one Accelerator, and the training step that goes through all of them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import chain
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from .optim.clipping import GradientClipper
 from .optim.loss_scale import LossScale
 from .optim.optimizer import PreparedOptimizer
 from .optim.scheduler import PreparedScheduler, followed_optimizers
-from .optim.window import AccumulationWindows, scale_gradients
+from .optim.window import AccumulationWindows, MicroBatch, scale_gradients
 from .optim.window_state import WindowKeeper
 from .options import DataLoaderConfiguration, GradientAccumulationPlugin
 from .precision.base import Precision
@@ -183,18 +183,9 @@ class Prepared(PreparedState):
         self.loaders.append(prepared)
         return prepared
 
-    @contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+    def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
         """One micro-batch; gradients stay on their rank until the window's last."""
-        at_end = self._accumulation.sync_with_dataloader and self.activity.at_end
-        is_last = self.windows.enter(models, at_end=at_end)
-        self._window_models = models
-        with ExitStack() as stack:
-            stack.callback(self.windows.leave)
-            if not is_last and not self._accumulation.sync_each_batch:
-                for model in models or self.models:
-                    stack.enter_context(self.strategy.no_sync(model))
-            yield
+        return MicroBatch(partial(self._begin_micro_batch, models), self.windows.leave)
 
     @contextmanager
     def join(self, models: Sequence[nn.Module], even_batches: bool | None) -> Iterator[None]:
@@ -244,11 +235,11 @@ class Prepared(PreparedState):
         loss.backward(**options)  # type: ignore[no-untyped-call]  # untyped in torch
 
     def finish_window(self) -> None:
-        """Scale and average what the window holds, if its last micro-batch had no backward that did so."""
-        factor = self.windows.unfinished_factor()
-        if factor is not None:
+        """Correct and average what the window holds, if its last micro-batch had no backward that did so."""
+        correction = self.windows.unfinished_correction()
+        if correction is not None:
             parameters = list(self._parameters())
-            scale_gradients(self.strategy.local_gradients(parameters), factor)
+            scale_gradients(self.strategy.local_gradients(parameters), correction)
             self.windows.restore_left_over()
             self.strategy.reduce_gradients(parameters)
 
@@ -278,6 +269,25 @@ class Prepared(PreparedState):
         self._trained_loaders.clear()
         self.windows.reset()
 
+    def _begin_micro_batch(self, models: tuple[nn.Module, ...]) -> AbstractContextManager[Any] | None:
+        """Enter a window; returns what keeps gradients on their rank, if they are to stay there."""
+        at_end = self._accumulation.sync_with_dataloader and self.activity.at_end
+        is_last = self.windows.enter(models, at_end=at_end)
+        self._window_models = models
+        if is_last or self._accumulation.sync_each_batch:
+            return None
+        local = models or self.models
+        if len(local) == 1:
+            return self.strategy.no_sync(local[0])
+        return self._no_sync(local)
+
+    @contextmanager
+    def _no_sync(self, models: Sequence[nn.Module]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for model in models:
+                stack.enter_context(self.strategy.no_sync(model))
+            yield
+
     def _add(self, thing: Any, place: bool) -> Any:
         if isinstance(thing, nn.Module):
             return self.add_model(thing, place=place, evaluation=False)
@@ -298,17 +308,18 @@ class Prepared(PreparedState):
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the window's models, and those of optimizers that belong to no prepared model."""
-        modelled = {id(parameter) for model in self.models for parameter in model.parameters()}
-        loose = [
-            parameter
+        modelled = {id(p): p for model in self.models for p in model.parameters()}
+        loose = {
+            id(parameter): parameter
             for optimizer in self.optimizers
             for group in optimizer.param_groups
             for parameter in group["params"]
             if id(parameter) not in modelled
-        ]
-        models = self._window_models or self.models
-        unique = {id(p): p for p in chain(loose, *(model.parameters() for model in models))}
-        yield from unique.values()
+        }
+        chosen = modelled
+        if self._window_models and list(self._window_models) != self.models:
+            chosen = {id(p): p for model in self._window_models for p in model.parameters()}
+        yield from (loose | chosen).values()
 
     def _sum_items(self, own: float) -> float:
         if not self.state.use_distributed:
