@@ -80,6 +80,8 @@ def own_cgroups(membership: Path, cgroups: Path) -> list[Path]:
         return []
     found: list[Path] = []
     for line in lines:
+        if line.count(":") < 2:
+            continue
         _, controllers, path = line.split(":", 2)
         if not controllers:
             bases = [cgroups, cgroups / "unified"]
@@ -109,7 +111,7 @@ def container_limits(directories: Sequence[Path]) -> ContainerLimits:
 
 def _cpus(directory: Path) -> float | None:
     fields = _words(directory / "cpu.max")
-    if len(fields) == 2 and fields[0] != "max":
+    if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
         return int(fields[0]) / int(fields[1])
     quota, period = _number(directory / "cpu.cfs_quota_us"), _number(directory / "cpu.cfs_period_us")
     return quota / period if quota is not None and period and quota > 0 else None
@@ -130,7 +132,8 @@ def _used(directory: Path) -> int | None:
         pairs = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return used
-    return max(0, used - int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0))))
+    cache = pairs.get("total_inactive_file", pairs.get("inactive_file", "0"))
+    return max(0, used - int(cache)) if cache.isdigit() else used
 
 
 def _words(path: Path) -> list[str]:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_INDEX = re.compile(r"[+-]?[0-9]+")
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -43,6 +45,9 @@ def select_visible(value: str | None, candidates: Sequence[Candidate]) -> Select
         if key in keys:
             return Selection((), (f"{shown}: {entry!r} names a device twice, and CUDA then sees none",))
         keys.append(key)
+        number = _INDEX.match(entry)
+        if number and number[0] != entry:
+            problems.append(f"{shown}: CUDA reads {entry!r} as {number[0]}; devices are separated by commas alone")
     return _usable_together(keys, candidates, problems)
 
 
@@ -71,9 +76,9 @@ def _usable_together(keys: list[int], candidates: Sequence[Candidate], problems:
 def _resolve(entry: str, candidates: Sequence[Candidate]) -> tuple[int | None, str]:
     if entry.startswith(("GPU-", "MIG-")):
         return _by_uuid(entry, candidates)
-    digits = re.match(r"[+-]?[0-9]+", entry)
+    digits = _INDEX.match(entry)
     if digits is None:
-        return None, "is no index, GPU-... or MIG-..."
+        return None, _no_name(entry)
     index = int(digits[0])
     if index < 0:
         return None, "ends the list"
@@ -82,6 +87,14 @@ def _resolve(entry: str, candidates: Sequence[Candidate]) -> tuple[int | None, s
     if of_index is None:
         return None, f"is no such device (there are {len(enumerated)})"
     return of_index.key, ""
+
+
+def _no_name(entry: str) -> str:
+    if entry.startswith(("'", '"')):
+        return "begins with a quote, which the shell did not take away"
+    if entry.upper().startswith(("GPU-", "MIG-")):
+        return "is no UUID: GPU- and MIG- are written in capitals"
+    return "is no index, GPU-... or MIG-..."
 
 
 def _by_uuid(entry: str, candidates: Sequence[Candidate]) -> tuple[int | None, str]:

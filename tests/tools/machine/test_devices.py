@@ -65,6 +65,19 @@ def test_a_unique_beginning_of_a_uuid_names_a_device() -> None:
     assert unknown in words(result)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("1 0", "reads '1 0' as 1"),
+        ("1;0", "commas alone"),
+        ("'1", "begins with a quote"),
+        ("gpu-8932f9", "in capitals"),
+    ],
+)
+def test_a_value_that_cuda_reads_otherwise_than_meant_is_explained(value: str, said: str) -> None:
+    assert said in words(survey("C04/nvml.json", visible=value))
+
+
 def test_ordinals_follow_the_variable_and_not_the_driver() -> None:
     one, swapped = values("C04/env.txt")
     result = survey("C04/nvml.json", visible=one)

@@ -59,3 +59,15 @@ def test_this_machine_has_processors_and_memory() -> None:
     found = machine_limits()
     assert found.num_cpus >= 1
     assert 0 < found.memory_available_bytes <= found.memory_total_bytes
+
+
+def test_files_of_a_cgroup_that_hold_no_numbers_limit_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("200000 0\n")
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    (tmp_path / "memory.stat").write_text("inactive_file abc\n")
+    found = container_limits([tmp_path])
+    assert (found.cpus, found.memory_bytes, found.memory_free_bytes) == (None, 1000, 600)
+    membership = tmp_path / "membership"
+    membership.write_text("no such form\n0::/x\n")
+    assert own_cgroups(membership, tmp_path) == [tmp_path]
