@@ -27,7 +27,7 @@ def verify(settings: Settings) -> int:
         if link.event in _KEY_EVENTS:
             when = datetime.fromtimestamp(link.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             say(f"link {link.sequence}, {when}: {link.event} {link.subject[:8]} by {link.actor}")
-    say(f"{len(log)} links, every record and every signature fit. Head: {log[-1].hash}")
+    say(f"{len(log)} link{'s' * (len(log) != 1)}, every record and every signature fit. Head: {log[-1].hash}")
     return 0
 
 

@@ -56,8 +56,8 @@ def launch(
         choices = choose(resolved)
         if resolved.get("explain"):
             explain(resolved, choices, mask=mask, stream=sys.stdout)
-            code = 0
-        else:
+        code = 0
+        if resolved.get("dry_run") or not resolved.get("explain"):
             if not separated:
                 _require_no_stray(script, arguments, is_module=resolved.get("module"))
             code = _start_or_show(script, arguments, resolved, choices, mask)

@@ -24,5 +24,7 @@ def require_id(text: str, kind: IdKind) -> str:
     if re.fullmatch(rf"{kind}-[{_ALPHABET}]{{10}}", text):
         return text
     raise InvalidInput(
-        f"{text!r} is not a {kind} id", allowed=f"'{kind}-' and ten characters", next_step="list_work shows the ids"
+        f"{text!r} is not a {kind} id",
+        allowed=f"'{kind}-' and ten characters",
+        next_step=f"list_work or `forerun {'approvals' if kind == 'req' else 'runs'}` shows the ids",
     )

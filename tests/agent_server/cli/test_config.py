@@ -221,6 +221,16 @@ def test_precedence_is_shown_with_every_place(home: Home) -> None:
     assert not (home.directory / "here").exists()
 
 
+def test_an_explained_dry_run_shows_the_values_and_each_process(home: Home) -> None:
+    (home.directory / "train.py").write_text("")
+    code, stdout, stderr = home.run("launch", "--dry-run", "--explain", "--num_processes", "2", "--cpu", "train.py")
+    assert code == 0, stderr
+    assert "option" in stdout
+    assert "command line" in stdout
+    assert "  rank 1: local rank 1, device cpu\n" in stdout
+    assert not (home.directory / "forerun-runs").exists()
+
+
 def test_a_file_is_used_by_a_launch_and_what_it_lost_is_said(home: Home) -> None:
     (home.directory / "c.yaml").write_text("num_processes: 2\ncpu: true\nnum_cpu_threads_per_process: 3\n")
     (home.directory / "train.py").write_text(
