@@ -62,7 +62,11 @@ def look(place: Workplace, id_: str) -> Status:
             (run for run in place.store.runs(limit=MOST_SWEEP_RUNS + 5, plan_id=id_) if not run.ended), None
         )
         return Status(id_, plan.state.value, plan.state is not PlanState.REQUESTED and going_on is None, plan, going_on)
-    raise InvalidInput(f"{id_!r} is no id", allowed="a plan-, req- or run- id", next_step="list_work shows the ids")
+    raise InvalidInput(
+        f"{id_!r} is no id",
+        allowed="a plan-, req- or run- id",
+        next_step="list_work, `forerun approvals` or `forerun runs` shows the ids",
+    )
 
 
 def run_progress(place: Workplace, run: RunRecord) -> RunProgress:
