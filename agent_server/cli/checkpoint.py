@@ -92,7 +92,7 @@ def verify_command(directory: Directory, as_json: AsJson = False) -> None:
             fail(problem)
         if not wrong and not problem:
             without = sum(not check.sha256 for check in checks)
-            note = f"; {without} of them have no SHA-256 yet" if without else ""
+            note = f"; of {without} of them only the CRC-32 is known" if without else ""
             say(f"{target}: {len(checks)} files are as they were saved{note}", style="green")
     raise typer.Exit(1 if failed else 0)
 

@@ -124,6 +124,8 @@ def _write(path: Path, values: dict[str, object]) -> None:
     say(f"Written: {path}")
     used = "" if path == default_path(current_environment()) else f" --config-file {path}"
     say(f"Start with: forerun launch{used} SCRIPT")
+    if values.get("distributed_type") == "NO":
+        say("It starts one process. For several, choose multi-CPU or multi-GPU as the type of machine.")
     for refusal in choose(resolve([], load(path))).unavailable:
         say(f"Not in this version, so that a launch will be refused: {refusal}")
 

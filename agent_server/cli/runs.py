@@ -41,14 +41,14 @@ def list_runs(settings: Settings, *, limit: int) -> None:
             r.kind,
             r.state.value,
             r.plan_id,
-            f"{ago(now_s - r.created_at_s)} ago",
+            ago(now_s - r.created_at_s),
             _elapsed(r),
             spent[r.run_id].words(),
             "; ".join(words for words in (r.reason, spent[r.run_id].note) if words),
         )
         for r in runs
     ]
-    columns = ("run", "kind", "state", "plan", "created", "took", "spent", "reason")
+    columns = ("run", "kind", "state", "plan", "age", "took", "spent", "reason")
     table("Runs", columns, rows, empty="There are no runs yet.")
     if runs:
         executed = sum((elapsed(r) or 0.0) > 0 for r in runs)
