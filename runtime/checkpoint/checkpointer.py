@@ -18,6 +18,7 @@ from ..guard import call_site
 from ..seeding import restore_rng_state, rng_state
 from ..state import PartialState
 from ..state_parts import Part
+from . import loading
 from .background import BackgroundSave, Digester
 from .directory import Replacement, unwritable
 from .disk import Disk
@@ -208,15 +209,11 @@ class Checkpointer:
         Raises:
             CheckpointError: it is incomplete or damaged, or does not fit; then nothing was loaded, on any rank.
         """
-        from . import loading
-
         self.finish()
         return loading.load(path, [*parts, RNG], self._state, models_by_hook=models_by_hook)
 
     def matches(self, path: Path, parts: Sequence[Part]) -> bool:
         """Whether a saved checkpoint equals what this rank holds now, bit for bit."""
-        from . import loading
-
         self.finish()
         return loading.matches(path, parts, self._state, replicated=self._replicated)
 
