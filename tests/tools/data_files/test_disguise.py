@@ -31,7 +31,7 @@ def archive() -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (gzip.compress(TABLE), "gzip"),
+        (gzip.compress(TABLE, mtime=0), "gzip"),
         (archive(), "zip archive"),
         (LFS, "Git LFS pointer"),
         (b"\n<!DOCTYPE html><html><body>404</body></html>", "web page"),
