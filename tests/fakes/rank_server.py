@@ -110,12 +110,16 @@ def _import_everything() -> None:
     import torch.distributed.tensor
     import torch.utils.data
     import torch.utils.data._utils.worker
+    import torch.utils.flop_counter
 
-    from runtime import accelerator
+    from runtime import accelerator, migration, remote_saving
+    from runtime.checkpoint import export, weights
     from runtime.strategies import fsdp2
 
     assert accelerator.Accelerator is not None
     assert fsdp2.Fsdp2Strategy is not None
+    for asked_for in (migration, remote_saving, export, weights):  # by some trainings alone
+        assert asked_for.__name__ in sys.modules
     torch.set_num_threads(1)
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked safely"
     gc.collect()
