@@ -233,6 +233,7 @@ class Prepared(PreparedState):
             self._loss_scale.settle()
             loss = self.precision.scaler.scale(loss)
         loss.backward(**options)  # type: ignore[no-untyped-call]  # untyped in torch
+        self.strategy.finish_backward(self._parameters(), synchronized=self.windows.sync_gradients)
 
     def finish_window(self) -> None:
         """Correct and average what the window holds, if its last micro-batch had no backward that did so."""

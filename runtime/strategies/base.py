@@ -1,6 +1,6 @@
 """The seam between the training loop and the way in which a model is spread over ranks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, runtime_checkable
@@ -141,6 +141,15 @@ class Strategy(Protocol):
         """
         ...
 
+    def finish_backward(self, parameters: Iterator[nn.Parameter], *, synchronized: bool) -> None:
+        """Do what a backward has left to do.
+
+        Args:
+            parameters: of the window's models; they are walked only where something is left.
+            synchronized: the backward was to average gradients over the ranks.
+        """
+        ...
+
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Average gradients over the ranks now: for a window whose last micro-batch had no backward."""
         ...
@@ -216,6 +225,9 @@ class WholeModel:
 
     def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> tuple[Any, bool]:
         return optimizer.step(closure), False
+
+    def finish_backward(self, parameters: Iterator[nn.Parameter], *, synchronized: bool) -> None:
+        """Nothing is left."""
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, *, set_to_none: bool) -> None:
         optimizer.zero_grad(set_to_none=set_to_none)

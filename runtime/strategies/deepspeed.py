@@ -162,6 +162,9 @@ class DeepSpeedStrategy:
     def drop_local_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """zero_grad has forgotten them."""
 
+    def finish_backward(self, parameters: Iterator[nn.Parameter], *, synchronized: bool) -> None:
+        """Nothing is left."""
+
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """The step does so."""
 

@@ -174,6 +174,9 @@ class Fsdp2Strategy:
     def hold_gradients(self, parameters: Sequence[nn.Parameter], held: Sequence[dict[str, torch.Tensor]]) -> None:
         gradients.hold_gradients(self._roots, parameters, held)
 
+    def finish_backward(self, parameters: Iterator[nn.Parameter], *, synchronized: bool) -> None:
+        """Nothing is left."""
+
     def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         wanted = {id(parameter) for parameter in parameters}
         for root in self._roots:
