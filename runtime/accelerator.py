@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -41,16 +41,17 @@ from .preemption import Preemption
 from .prepared import Prepared
 from .reporting import RunReporter
 from .rng_synchronization import SynchronizedStart
-from .saving import StateSaver
 from .smoke import SmokeRun
 from .state import GROUP_TIMEOUT_S, DistributedType, PartialState
 from .strategies.base import StrategyContext
 from .strategies.compilation import TorchDynamoPlugin, settle_compilation
-from .strategies.deepspeed_options import DeepSpeedPlugin
 from .strategies.registry import choose_strategy, get_strategy
-from .strategies.sharding_options import FullyShardedDataParallelPlugin
 from .tracking.choice import choose_trackers, logging_directory
 from .tracking.trackers import Trackers
+
+if TYPE_CHECKING:
+    from .strategies.deepspeed_options import DeepSpeedPlugin
+    from .strategies.sharding_options import FullyShardedDataParallelPlugin
 
 
 class Accelerator(
@@ -110,9 +111,9 @@ class Accelerator(
         step_scheduler_with_optimizer: bool = True,
         scheduler_counts_processes: bool = False,
         kwargs_handlers: list[Any] | None = None,
-        fsdp_plugin: FullyShardedDataParallelPlugin | dict[str, Any] | None = None,
-        deepspeed_plugin: DeepSpeedPlugin | Mapping[str, Any] | None = None,
-        deepspeed_plugins: DeepSpeedPlugin | Mapping[str, Any] | None = None,
+        fsdp_plugin: "FullyShardedDataParallelPlugin | dict[str, Any] | None" = None,
+        deepspeed_plugin: "DeepSpeedPlugin | Mapping[str, Any] | None" = None,
+        deepspeed_plugins: "DeepSpeedPlugin | Mapping[str, Any] | None" = None,
         parallelism_config: ParallelismConfig | ParallelDims | None = None,
         rng_types: Sequence[Any] | None = None,
         dynamo_backend: Any = None,
@@ -206,6 +207,8 @@ class Accelerator(
             is_main=process.is_main_process,
             reporter=self._reporter,
         )
+        from .saving import StateSaver  # brings all that checkpoints need, which the import of a name does not
+
         self._saver = StateSaver(self._prepared, reporter=self._reporter, project=project)
         self._begin_run(handlers.autocast.enabled)
         if generators:

@@ -4,12 +4,14 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .devices import synchronize
 from .prepared import Prepared
 from .reporting import RunReporter
-from .saving import StateSaver
+
+if TYPE_CHECKING:
+    from .saving import StateSaver
 
 EXIT_CODE = 143
 """What a shell calls the end by SIGTERM: the rank was stopped, it did not fail."""
@@ -23,7 +25,7 @@ class Preemption:
     Outside a run, and where the script has a handler of its own, the signal means what it meant before.
     """
 
-    def __init__(self, prepared: Prepared, *, reporter: RunReporter, saver: StateSaver) -> None:
+    def __init__(self, prepared: Prepared, *, reporter: RunReporter, saver: "StateSaver") -> None:
         self._prepared = prepared
         self._reporter = reporter
         self._saver = saver

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..accelerator_state import AcceleratorState
 from ..gradient_state import GradientState
@@ -10,9 +10,11 @@ from ..mesh import ParallelDims
 from ..options import ProfileKwargs
 from ..prepared import Prepared
 from ..reporting import RunReporter
-from ..saving import StateSaver
 from ..throughput import ThroughputMeter
 from ..tracking.trackers import Trackers
+
+if TYPE_CHECKING:
+    from ..saving import StateSaver
 
 
 class Duty:
@@ -24,7 +26,7 @@ class Duty:
     parallelism_config: Any
     _dims: ParallelDims
     _prepared: Prepared
-    _saver: StateSaver
+    _saver: "StateSaver"
     _reporter: RunReporter
     _device_placement: bool
     _step_scheduler_with_optimizer: bool

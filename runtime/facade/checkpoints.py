@@ -1,7 +1,7 @@
 """Saving and loading the whole training state, or a model's weights."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -9,8 +9,10 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import UsageError
 from ..object_file import save_object
 from ..options import DEFAULT_SHARD_SIZE
-from ..saving import LoadHook, SaveHook
 from .base import Duty
+
+if TYPE_CHECKING:
+    from ..saving import LoadHook, SaveHook
 
 
 class CheckpointDuty(Duty):
@@ -34,11 +36,11 @@ class CheckpointDuty(Duty):
         """Add objects with state_dict and load_state_dict to every checkpoint."""
         self._saver.register(*objects)
 
-    def register_save_state_pre_hook(self, hook: SaveHook) -> RemovableHandle:
+    def register_save_state_pre_hook(self, hook: "SaveHook") -> RemovableHandle:
         """Call hook(models, weights, directory) before each save; what it takes out of `weights` is not saved."""
         return self._saver.add_save_hook(hook)
 
-    def register_load_state_pre_hook(self, hook: LoadHook) -> RemovableHandle:
+    def register_load_state_pre_hook(self, hook: "LoadHook") -> RemovableHandle:
         """Call hook(models, directory) before each load; what it takes out of `models` is not loaded."""
         return self._saver.add_load_hook(hook)
 

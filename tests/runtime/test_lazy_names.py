@@ -53,6 +53,8 @@ def test_what_only_some_trainings_ask_for_is_imported_when_asked_for() -> None:
         "runtime.debugging",
         "runtime.migration",
         "runtime.remote_saving",
+        "runtime.saving",
+        "runtime.strategies.deepspeed_options",
         "runtime.strategies.deepspeed",
         "runtime.strategies.fsdp2",
         "safetensors",
