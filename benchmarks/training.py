@@ -24,6 +24,8 @@ from machine import describe_machine
 
 HERE = Path(__file__).resolve().parent
 MICRO_STEPS = {"trivial": 400, "mlp": 24, "transformer": 16}
+TURNS = 4
+"""Of each variant in a round of several processes, whose times vary more than what is to be seen."""
 Seconds = dict[str, list[float]]
 
 
@@ -50,8 +52,9 @@ def main() -> int:
 
 
 def steps(model: str, processes: int, accumulation: int, *, rounds: int, output: Path) -> Seconds:
-    arguments = ("steps", model, str(accumulation), str(rounds), str(MICRO_STEPS[model]))
-    return worker(processes, *arguments, output=output)
+    turns = TURNS if processes > 1 else 1
+    numbers = (accumulation, rounds, turns, MICRO_STEPS[model])
+    return worker(processes, "steps", model, *map(str, numbers), output=output)
 
 
 def worker(processes: int, *arguments: str, output: Path) -> Seconds:

@@ -26,8 +26,9 @@ def main() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("gloo")
     if sys.argv[1] == "steps":
-        model, accumulation, rounds, micro_steps, output = sys.argv[2:]
-        result = measure_steps(model, int(accumulation), rounds=int(rounds), micro_steps=int(micro_steps))
+        model, output = sys.argv[2], sys.argv[-1]
+        accumulation, rounds, turns, micro_steps = map(int, sys.argv[3:-1])
+        result = measure_steps(model, accumulation, rounds=rounds, turns=turns, micro_steps=micro_steps)
     else:
         samples, rounds, output = sys.argv[2:]
         result = measure_loaders(samples, rounds=int(rounds))
@@ -37,11 +38,11 @@ def main() -> None:
         dist.barrier()
 
 
-def measure_steps(name: str, accumulation: int, *, rounds: int, micro_steps: int) -> dict[str, list[float]]:
+def measure_steps(name: str, accumulation: int, *, rounds: int, turns: int, micro_steps: int) -> dict[str, list[float]]:
     """Seconds per micro-step of each variant, a round each in turn; their parameters must be equal at the end."""
     variants = make_variants(name, accumulation)
     batches = make_batches(name, micro_steps, dist.get_rank() if dist.is_initialized() else 0)
-    seconds = _in_turn({variant.name: lambda v=variant: v.block(batches) for variant in variants}, rounds)
+    seconds = _in_turn({variant.name: lambda v=variant: v.block(batches) for variant in variants}, rounds, turns)
     expected = list(variants[0].model.parameters())
     for variant in variants[1:]:
         for mine, other in zip(expected, variant.model.parameters(), strict=True):
@@ -95,19 +96,19 @@ def measure_loaders(samples: str, *, rounds: int) -> dict[str, list[float]]:
     return {name: [value / len(loaders[name]) for value in values] for name, values in seconds.items()}
 
 
-def _in_turn(blocks: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each block, `rounds` times in a changing order, after one round that is not counted."""
+def _in_turn(blocks: dict[str, Callable[[], None]], rounds: int, turns: int = 1) -> dict[str, list[float]]:
+    """Seconds of each block, the mean of `turns`, `rounds` times in a changing order; a first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in blocks}
     names: Sequence[str] = list(blocks)
-    for turn in range(rounds + 1):
+    for turn in range((rounds + 1) * turns):
         for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
             if dist.is_initialized():
                 dist.barrier()
             started = time.perf_counter()
             blocks[name]()
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
-    return seconds
+            seconds[name].append(time.perf_counter() - started)
+    firsts = range(turns, (rounds + 1) * turns, turns)
+    return {name: [sum(values[first : first + turns]) / turns for first in firsts] for name, values in seconds.items()}
 
 
 if __name__ == "__main__":
