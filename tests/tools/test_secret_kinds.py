@@ -111,8 +111,10 @@ NAMES = [
     "hubToken",
     "clientSecret",
 ]
-VALUE = st.text(alphabet=ALNUM + "+/=_-.!", min_size=8, max_size=40).filter(
-    lambda text: not text.startswith("-") and any(c.isalpha() for c in text)
+VALUE = (
+    st.text(alphabet=ALNUM + "+/=_-.!", min_size=5, max_size=37)
+    .filter(lambda text: not text.startswith("-"))
+    .map(lambda text: f"{text}Zq7")  # so that no word around it is its equal, such as "password"
 )
 SHAPES: dict[str, Callable[[str, str], str]] = {
     "environment": lambda name, value: f"{name}={value}",
@@ -144,7 +146,7 @@ def test_the_value_of_a_secret_name_is_masked_in_every_shape(shape: str) -> None
         text = SHAPES[shape](name, value)
         hidden = value.replace("=", "") if "query" in shape else value
         assert hidden not in redact(text), text
-        if "epochs" in text:
+        if "epochs" in SHAPES[shape](name, ""):
             assert "epochs" in redact(text)
 
     check()
@@ -185,7 +187,7 @@ PLACES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_a_secret_is_masked_by_its_place(place: str) -> None:
-    @given(st.text(alphabet=ALNUM, min_size=12, max_size=40).filter(lambda text: not text.isdigit()))
+    @given(st.text(alphabet=ALNUM, min_size=9, max_size=37).map(lambda text: f"{text}Zq7"))
     @settings(max_examples=40)
     def check(value: str) -> None:
         text = PLACES[place](value)
